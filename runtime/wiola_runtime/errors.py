@@ -1,0 +1,33 @@
+"""Everything the runtime raises on purpose.
+
+WiolaRuntimeError
+├── BundleError       the folder on disk is missing, damaged, foreign or too new
+├── CapacityError     the prompt plus the reply does not fit the exported context
+├── DeviceError       the wanted device cannot be had, or ONNX Runtime is not installed as it must be
+├── GenerationError   an argument of a generation call is out of its range
+└── SelfTestError     this machine does not reproduce the bundle's golden values
+"""
+
+
+class WiolaRuntimeError(Exception):
+    """Base of every deliberate failure; catch this one at the edge."""
+
+
+class BundleError(WiolaRuntimeError):
+    """The bundle cannot be run as it lies on disk."""
+
+
+class CapacityError(WiolaRuntimeError):
+    """More tokens were asked for than the exported context can hold."""
+
+
+class DeviceError(WiolaRuntimeError):
+    """The device or the ONNX Runtime build that was asked for is not available."""
+
+
+class GenerationError(WiolaRuntimeError, ValueError):
+    """A generation argument has a value outside its range; the message names the field."""
+
+
+class SelfTestError(WiolaRuntimeError):
+    """This machine computes something else than the machine that wrote the bundle."""
