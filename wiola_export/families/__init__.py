@@ -1,0 +1,117 @@
+"""The architectures that can be exported, one package each; torch lives here and in `trace`."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from wiola_export.errors import CheckpointError, OptionError
+from wiola_export.families import gcla
+from wiola_runtime.manifest import StateSpec
+
+if TYPE_CHECKING:
+    from wiola_export.families.layered import LayeredModel
+
+
+class Config(Protocol):
+    """What every family's configuration offers, whatever else it holds."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the embedding."""
+        ...
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """Longest context in tokens."""
+        ...
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """Token that starts a document."""
+        ...
+
+    def tensor_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shape of every tensor of a checkpoint, by name."""
+        ...
+
+    def optional_tensors(self) -> frozenset[str]:
+        """Names that a checkpoint may hold besides, and that an export ignores."""
+        ...
+
+    def states(self) -> tuple[StateSpec, ...]:
+        """State that a step reads and writes, in the growing layout (token axis "P")."""
+        ...
+
+    def reordered(self, name: str) -> tuple[int, tuple[int, ...]] | None:
+        """Axis and indices of a tensor that the graph wants in another order, else None."""
+        ...
+
+    def to_json(self) -> Mapping[str, object]:
+        """The `config.json` that describes this model."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One architecture.
+
+    Attributes:
+        name: Short name, as the manifest gives it.
+        marker_keys: Keys of `config.json` by which the family is told.
+        parse_config: From `config.json` to the checked configuration.
+        variants: Published sizes by name.
+        build_model: From the configuration to the torch model; imports torch.
+        turn_end: Token that ends a chat turn, where the family documents one.
+    """
+
+    name: str
+    marker_keys: frozenset[str]
+    parse_config: Callable[[Mapping[str, object]], Any]
+    variants: Mapping[str, Any]
+    build_model: "Callable[[Any], LayeredModel]"
+    turn_end: str | None
+
+
+FAMILIES: tuple[Family, ...] = (
+    Family(
+        name="gcla",
+        marker_keys=gcla.MARKER_KEYS,
+        parse_config=gcla.GclaConfig.from_json,
+        variants=gcla.VARIANTS,
+        build_model=gcla.build_model,
+        turn_end=gcla.TURN_END,
+    ),
+)
+
+
+def detect(config: Mapping[str, object]) -> Family:
+    """Tell the family of a checkpoint by the keys of its `config.json`.
+
+    Raises:
+        CheckpointError: The keys fit no family.
+    """
+    for family in FAMILIES:
+        if family.marker_keys <= config.keys():
+            return family
+    wanted = "; ".join(f"{f.name}: {', '.join(sorted(f.marker_keys))}" for f in FAMILIES)
+    raise CheckpointError(
+        f"config.json (model_type {config.get('model_type')!r}) fits no known model family; "
+        f"expected the keys of one of: {wanted}"
+    )
+
+
+def variant_names() -> tuple[str, ...]:
+    """Names of all published sizes."""
+    return tuple(name for family in FAMILIES for name in family.variants)
+
+
+def find_variant(name: str) -> tuple[Family, Any]:
+    """Return the family and the configuration of a published size.
+
+    Raises:
+        OptionError: No family has a size of that name.
+    """
+    for family in FAMILIES:
+        if name in family.variants:
+            return family, family.variants[name]
+    raise OptionError(f"unknown variant {name!r}; expected one of {', '.join(variant_names())}")
