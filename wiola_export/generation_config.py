@@ -1,20 +1,19 @@
 """Take from generation_config.json the numbers that our sampling knows."""
 
-import math
+import sys
 from collections.abc import Mapping
 
 _SAMPLING_ONLY = ("temperature", "top_k", "top_p", "min_p")
 # What transformers writes or assumes where nobody chose: no contradiction with do_sample false.
 _NEUTRAL = {"temperature": 1.0, "top_k": 50.0, "top_p": 1.0, "min_p": 0.0}
 _RANGES: dict[str, tuple[float, float]] = {
-    "temperature": (0.0, math.inf),
-    "top_k": (0.0, math.inf),
-    "top_p": (0.0, 1.0),
+    "temperature": (0.0, sys.float_info.max),
+    "top_k": (0.0, sys.float_info.max),
+    "top_p": (sys.float_info.min, 1.0),
     "min_p": (0.0, 1.0),
-    "repetition_penalty": (0.0, math.inf),
-    "max_new_tokens": (0.0, math.inf),
+    "repetition_penalty": (sys.float_info.min, sys.float_info.max),
+    "max_new_tokens": (0.0, sys.float_info.max),
 }
-_ABOVE_ZERO = ("top_p", "repetition_penalty")
 _WHOLE = ("top_k", "max_new_tokens")
 
 
@@ -52,13 +51,8 @@ def sampling_defaults(raw: Mapping[str, object]) -> tuple[dict[str, float], tupl
 
 
 def _number_in_range(name: str, value: object) -> float | None:
-    if (
-        not isinstance(value, int | float)
-        or isinstance(value, bool)
-        or not math.isfinite(value)
-    ):
+    if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     low, high = _RANGES[name]
-    inside = low <= value <= high and (value > 0 or name not in _ABOVE_ZERO)
-    whole = name not in _WHOLE or value == int(value)
-    return value if inside and whole else None
+    fits = low <= value <= high and (name not in _WHOLE or value == int(value))
+    return value if fits else None

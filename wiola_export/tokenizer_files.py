@@ -1,7 +1,7 @@
 """Read the tokenizer of a checkpoint: its vocabulary and which tokens begin and end a text."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -61,33 +61,30 @@ def read_tokenizer(
     path = folder / TOKENIZER_FILE
     tokenizer = _load(path)
     vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
-    settings = read_optional(folder / "tokenizer_config.json")
-    special = read_optional(folder / "special_tokens_map.json")
     _check_vocabulary(path, vocabulary, config.get("vocab_size"))
-
-    def ids_of(role: str) -> tuple[int, ...]:
-        sources = {"config.json": config, "generation_config.json": generation_config}
-        declared = [
-            number
-            for file, raw in sources.items()
-            for number in _id_list(folder / file, f"{role}_token_id", raw, config)
-        ]
-        named = [_content(raw.get(f"{role}_token")) for raw in (settings, special)]
-        return (*declared, *(vocabulary[name] for name in named if name in vocabulary))
-
-    bos_ids, pad_ids = ids_of("bos"), ids_of("pad")
-    bos_id = bos_ids[0] if bos_ids else None
+    settings = read_optional(folder / "tokenizer_config.json")
+    files = {
+        folder / "config.json": config,
+        folder / "generation_config.json": generation_config,
+        folder / "tokenizer_config.json": settings,
+        folder / "special_tokens_map.json": read_optional(folder / "special_tokens_map.json"),
+    }
+    bos_ids, eos_ids, pad_ids = (
+        _special_ids(files, role, vocabulary, config.get("vocab_size"))
+        for role in ("bos", "eos", "pad")
+    )
+    bos_id = next(iter(bos_ids), None)
     defaults, warnings = sampling_defaults(generation_config)
     return TokenizerFiles(
         path=path,
         vocabulary=vocabulary,
         bos_id=bos_id,
         adds_bos=bos_id is not None and tokenizer.encode("x").ids[:1] == [bos_id],
-        declared_eos_ids=tuple(sorted(set(ids_of("eos")))),
-        pad_id=pad_ids[0] if pad_ids else None,
+        declared_eos_ids=tuple(sorted(eos_ids)),
+        pad_id=next(iter(pad_ids), None),
         chat_template=_chat_template(folder, settings),
         generation_defaults=defaults,
-        warnings=(*_disagreements("bos", bos_ids), *_disagreements("pad", pad_ids), *warnings),
+        warnings=(*_doubts(bos_ids, eos_ids, pad_ids), *warnings),
     )
 
 
@@ -123,15 +120,28 @@ def _check_vocabulary(path: Path, vocabulary: Mapping[str, int], vocab_size: obj
         )
 
 
-def _id_list(
-    path: Path, key: str, raw: Mapping[str, object], config: Mapping[str, object]
+def _special_ids(
+    files: Mapping[Path, Mapping[str, object]],
+    role: str,
+    vocabulary: Mapping[str, int],
+    vocab_size: object,
 ) -> list[int]:
-    """Return the ids under a key that holds an id, a list of ids, or nothing (null or -1)."""
-    value = raw.get(key)
-    listed = value if isinstance(value, list) else [value]
-    ids = [number for number in listed if number is not None and number != -1]
-    vocab_size = config.get("vocab_size")
-    for number in ids:
+    """Return each id that the files give a role, by number or by content, in their order."""
+    ids: list[int] = []
+    for path, raw in files.items():
+        ids += _numbers(path, f"{role}_token_id", raw.get(f"{role}_token_id"), vocab_size)
+        content = _content(raw.get(f"{role}_token"))
+        if content is not None and content in vocabulary:
+            ids.append(vocabulary[content])
+    return list(dict.fromkeys(ids))
+
+
+def _numbers(path: Path, key: str, value: object, vocab_size: object) -> list[int]:
+    """Return the ids in a value that is an id, a list of ids, or nothing (null or -1)."""
+    ids = []
+    for number in value if isinstance(value, list) else [value]:
+        if number is None or number == -1:
+            continue
         if not isinstance(number, int) or isinstance(number, bool) or number < 0:
             raise CheckpointError(f"{path}: {key} is {value!r}, expected token ids; correct it")
         if isinstance(vocab_size, int) and number >= vocab_size:
@@ -139,6 +149,7 @@ def _id_list(
                 f"{path}: {key} is {value!r}, expected ids below vocab_size {vocab_size}; "
                 f"correct it"
             )
+        ids.append(number)
     return ids
 
 
@@ -168,8 +179,13 @@ def _decode(path: Path, text: bytes) -> str:
         raise CheckpointError(f"{path} is not UTF-8 ({error.reason}); save it again") from error
 
 
-def _disagreements(role: str, ids: Iterable[int]) -> list[str]:
-    distinct = list(dict.fromkeys(ids))
-    if not distinct[1:]:
-        return []
-    return [f"the checkpoint names {distinct} as its {role} token; {distinct[0]} is used"]
+def _doubts(bos_ids: list[int], eos_ids: list[int], pad_ids: list[int]) -> list[str]:
+    """Say where the files disagree on the one token of a role, or name none to stop at."""
+    doubts = [
+        f"the checkpoint names {ids} as its {role} token; {ids[0]} is used"
+        for role, ids in (("bos", bos_ids), ("pad", pad_ids))
+        if ids[1:]
+    ]
+    if not eos_ids:
+        doubts.append("the checkpoint names no eos token; replies end at their length limit")
+    return doubts
