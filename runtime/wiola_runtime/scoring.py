@@ -1,0 +1,90 @@
+"""Feed token ids to a session in chunks.
+
+Axes: B batch row, T positions, V vocabulary.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from wiola_runtime.errors import CapacityError, GenerationError
+from wiola_runtime.generate import Logits
+from wiola_runtime.manifest import Manifest
+from wiola_runtime.session import Session
+
+# Tokens of one call: enough to keep every core in large matrix products, while activations and
+# the logits of a call stay at some ten megabytes.
+CHUNK_TOKENS = 512
+ID_AXES = (1, 2)
+
+
+class Row:
+    """One text on its way through the graph, with its own state."""
+
+    def __init__(self, session: Session, chunk_tokens: int = CHUNK_TOKENS) -> None:
+        self._session = session
+        self._chunk_tokens = chunk_tokens
+        self._state = session.start()
+
+    def step(self, token_ids: Sequence[int]) -> Logits:
+        """Consume token ids and return the logits (V,) after the last, valid until the next step."""
+        ids = np.asarray(token_ids, np.int64)[None]
+        for start in range(0, ids.shape[1], self._chunk_tokens):
+            chunk = ids[:, start : start + self._chunk_tokens]
+            last = np.asarray([chunk.shape[1] - 1])
+            logits = self._session.run(self._state, chunk, last)
+        return np.asarray(logits[0, 0])
+
+
+def score(
+    session: Session,
+    manifest: Manifest,
+    token_ids: NDArray[np.int64],
+    chunk_tokens: int = CHUNK_TOKENS,
+) -> NDArray[np.float32]:
+    """Return the logits (B, T, V) of rows (B, T) of one length.
+
+    Rows share a call while they fit in one chunk whole; longer ones go alone, in chunks.
+    """
+    batch_size, length = token_ids.shape
+    result = np.empty((batch_size, length, manifest.vocab_size), np.float32)
+    rows = max(1, chunk_tokens // length)
+    for row in range(0, batch_size, rows):
+        ids, out = token_ids[row : row + rows], result[row : row + rows]
+        state = session.start(ids.shape[0])
+        for start in range(0, length, chunk_tokens):
+            chunk = ids[:, start : start + chunk_tokens]
+            # A chunk is shorter than its row only where the row is alone, so the slice of the
+            # result is one block of memory and the graph writes straight into it.
+            session.run(
+                state, chunk, np.arange(chunk.shape[1]), out[:, start : start + chunk_tokens]
+            )
+    return result
+
+
+def check_ids(token_ids: ArrayLike, manifest: Manifest) -> NDArray[np.int64]:
+    """Return token ids (T,) or (B, T) as an array, or say what is wrong with them.
+
+    Raises:
+        GenerationError: The ids are none, no integers, or outside the vocabulary.
+        CapacityError: T is more than the context.
+    """
+    ids = np.asarray(token_ids)
+    if ids.size == 0 or ids.ndim not in ID_AXES or ids.dtype.kind not in "iu":
+        raise GenerationError(
+            f"token ids have shape {ids.shape} and type {ids.dtype}; "
+            "expected integers (T,) or (B, T), at least one"
+        )
+    lowest, highest = int(ids.min()), int(ids.max())
+    if lowest < 0 or highest >= manifest.vocab_size:
+        raise GenerationError(
+            f"token id {lowest if lowest < 0 else highest} is outside the vocabulary "
+            f"of {manifest.vocab_size}; expected 0 to {manifest.vocab_size - 1}"
+        )
+    if ids.shape[-1] > manifest.context_length:
+        raise CapacityError(
+            f"{ids.shape[-1]} tokens do not fit the context of {manifest.context_length}; "
+            "shorten the text"
+        )
+    return ids.astype(np.int64)

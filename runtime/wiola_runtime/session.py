@@ -1,0 +1,277 @@
+"""One opened graph; the only module that knows ONNX Runtime.
+
+Axes: B batch row, T new positions of a call, R positions that return logits, V vocabulary,
+C cache capacity, P tokens already cached.
+"""
+
+import contextlib
+import dataclasses
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wiola_runtime import devices
+from wiola_runtime.errors import BundleError, DeviceError
+from wiola_runtime.manifest import Manifest, StateSpec
+from wiola_runtime.state import DTYPES, Buffer, Call, State, capacity_for, enlarged, shape_of
+
+FATAL = 4
+GRAPH_ERRORS = (
+    "Fail",
+    "InvalidArgument",
+    "InvalidGraph",
+    "InvalidProtobuf",
+    "NoSuchFile",
+    "NotImplemented",
+    "RuntimeException",
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """Where and how wide the graph runs.
+
+    Attributes:
+        threads: Threads of one matrix product; None counts the physical cores.
+        allow_spinning: Whether idle threads poll for work: faster alone, costly beside others.
+    """
+
+    device: devices.Device = "cpu"
+    threads: int | None = None
+    allow_spinning: bool = False
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise DeviceError(f"threads is {self.threads}; expected at least 1, or None")
+
+
+class Session:
+    """A graph that turns new tokens and a state into logits and the next state."""
+
+    def __init__(self, folder: Path, manifest: Manifest, options: SessionOptions) -> None:
+        """Open the graph.
+
+        Raises:
+            BundleError: ONNX Runtime is too old, cannot read the graph, or the graph is not the
+                one that the manifest describes.
+            DeviceError: ONNX Runtime or the wanted device cannot be had.
+        """
+        self._ort = import_onnxruntime()
+        self._manifest = manifest
+        devices.check_version(self._ort.__version__, manifest)
+        self._session = _open(self._ort, folder / manifest.graph.file, manifest, options)
+        self.provider = cast("str", self._session.get_providers()[0])
+        self.device = "cuda" if self.provider == devices.CUDA_PROVIDER else "cpu"
+        _check_names(self._session, manifest)
+        self._names = tuple(
+            manifest.input_with(role).name
+            for role in ("token_ids", "past_lengths", "output_positions")
+        )
+        self._logits_name = manifest.output_with("logits").name
+
+    def start(self, batch_size: int = 1) -> State:
+        """Return the state of so many rows that have seen no token."""
+        capacity = 0
+        if self._manifest.cache == "shared":
+            capacity = capacity_for(1, self._manifest.context_length)
+        sizes = {"B": batch_size, "C": capacity, "P": 0}
+        past = [self._zeros(spec, sizes) for spec in self._manifest.states]
+        present = [
+            self._target(spec, buffer, sizes)
+            for spec, buffer in zip(self._manifest.states, past, strict=True)
+        ]
+        lengths = np.zeros(batch_size, np.int64)
+        return State(lengths=lengths, capacity=capacity, past=past, present=present)
+
+    def run(
+        self,
+        state: State,
+        token_ids: NDArray[np.int64],
+        output_positions: NDArray[np.int64],
+        out: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32]:
+        """Feed new tokens (B, T), advance `state`, return logits (B, R, V).
+
+        Without `out`, the result of a call with T = 1 is overwritten by the next such call on
+        the same state.
+
+        Raises:
+            CapacityError: A row would become longer than the exported context.
+        """
+        new_tokens = token_ids.shape[1]
+        self._reserve(state, int(state.lengths.max()) + new_tokens)
+        call = self._call(state, token_ids.shape, output_positions.size, out)
+        call.token_ids[...] = token_ids
+        call.output_positions[...] = output_positions
+        if self.device != "cpu":
+            self._upload(call, state)
+        self._session.run_with_iobinding(call.binding)
+        state.advance(self._written(call, state), new_tokens)
+        return call.logits
+
+    def _reserve(self, state: State, total: int) -> None:
+        """Make room for `total` tokens per row."""
+        wanted = capacity_for(total, self._manifest.context_length)
+        if self._manifest.cache == "growing" or wanted <= state.capacity:
+            return
+        sizes = {"B": state.batch_size, "C": wanted}
+        for index, spec in enumerate(self._manifest.states):
+            if spec.kind == "cache":
+                old = state.past[index].numpy()
+                grown = self._buffer(enlarged(old, shape_of(spec.axes, sizes)))
+                state.past[index] = state.present[index] = grown
+        state.capacity = wanted
+        state.steps = [None, None]
+
+    def _call(
+        self,
+        state: State,
+        shape: tuple[int, ...],
+        outputs: int,
+        out: NDArray[np.float32] | None,
+    ) -> Call:
+        """Return a bound call, the one of the last step but one where it still fits."""
+        reusable = (
+            self._manifest.cache == "shared" and out is None and shape[1] == 1 and outputs == 1
+        )
+        if not reusable:
+            return self._bind(state, shape, outputs, out)
+        call = state.steps[state.turn]
+        if call is None:
+            call = state.steps[state.turn] = self._bind(state, shape, outputs, None)
+        return call
+
+    def _bind(
+        self,
+        state: State,
+        shape: tuple[int, ...],
+        outputs: int,
+        out: NDArray[np.float32] | None,
+    ) -> Call:
+        if out is None:
+            out = np.empty((state.batch_size, outputs, self._manifest.vocab_size), np.float32)
+        call = Call(
+            binding=self._session.io_binding(),
+            token_ids=np.zeros(shape, np.int64),
+            output_positions=np.zeros(outputs, np.int64),
+            logits=out,
+        )
+        if self.device == "cpu":
+            self._upload(call, state)
+        for spec, past, target in zip(
+            self._manifest.states, state.past, state.present, strict=True
+        ):
+            call.binding.bind_ortvalue_input(spec.past, past)
+            if target is None:
+                call.binding.bind_output(spec.present, self.device)
+            else:
+                call.binding.bind_ortvalue_output(spec.present, target)
+        call.binding.bind_ortvalue_output(self._logits_name, self._host(out))
+        return call
+
+    def _upload(self, call: Call, state: State) -> None:
+        """Bind the small inputs.
+
+        On the CPU a binding reads the host array at every call. On another device it copies when
+        the input is bound, so there this is done for every call.
+        """
+        arrays = (call.token_ids, state.lengths, call.output_positions)
+        for name, array in zip(self._names, arrays, strict=True):
+            call.binding.bind_ortvalue_input(name, self._host(array))
+        call.binding.synchronize_inputs()
+
+    def _written(self, call: Call, state: State) -> list[Buffer]:
+        if None not in state.present:
+            return cast("list[Buffer]", state.present)
+        return cast("list[Buffer]", call.binding.get_outputs()[: len(state.present)])
+
+    def _zeros(self, spec: StateSpec, sizes: dict[str, int]) -> Buffer:
+        return self._buffer(np.zeros(shape_of(spec.axes, sizes), DTYPES[spec.dtype]))
+
+    def _target(self, spec: StateSpec, past: Buffer, sizes: dict[str, int]) -> Buffer | None:
+        """Return the buffer that takes a state's next value; None lets the graph allocate it."""
+        if spec.kind == "sum":
+            return self._zeros(spec, sizes)
+        return past if self._manifest.cache == "shared" else None
+
+    def _buffer(self, array: NDArray[Any]) -> Buffer:
+        return cast("Buffer", self._ort.OrtValue.ortvalue_from_numpy(array, self.device, 0))
+
+    def _host(self, array: NDArray[Any]) -> Any:
+        return self._ort.OrtValue.ortvalue_from_numpy(array)
+
+
+def import_onnxruntime() -> ModuleType:
+    """Import ONNX Runtime when the first bundle is opened.
+
+    Raises:
+        DeviceError: No build, or more than one, is installed.
+    """
+    devices.check_flavours()
+    try:
+        import onnxruntime  # noqa: PLC0415 - its absence must become an instruction
+    except ModuleNotFoundError as error:
+        if error.name != "onnxruntime":
+            raise
+        raise DeviceError(f"onnxruntime is not installed; {devices.INSTALL_HINT}") from error
+    return cast("ModuleType", onnxruntime)
+
+
+def _open(ort: ModuleType, path: Path, manifest: Manifest, options: SessionOptions) -> Any:
+    provider = devices.choose_provider(
+        options.device, manifest, ort.get_available_providers()
+    )
+    session = _create(ort, path, provider, options)
+    found = session.get_providers()
+    if provider in found[:1]:
+        return session
+    obstacle = f"ONNX Runtime fell back to {', '.join(found)}; check the CUDA and cuDNN libraries"
+    if options.device == "cuda":
+        raise DeviceError(f"device 'cuda' cannot be had: {obstacle}")
+    devices.warn_cpu_instead(obstacle)
+    return session
+
+
+def _create(ort: ModuleType, path: Path, provider: str, options: SessionOptions) -> Any:
+    providers = list(dict.fromkeys((provider, devices.CPU_PROVIDER)))
+    if provider == devices.CUDA_PROVIDER and hasattr(ort, "preload_dlls"):
+        # It reports what it misses with print, which would land in the reply of `wiola-run`.
+        with contextlib.redirect_stdout(sys.stderr):
+            ort.preload_dlls()
+    native = ort.capi.onnxruntime_pybind11_state
+    try:
+        return ort.InferenceSession(
+            path, _native_options(ort, options), providers=providers, enable_fallback=0
+        )
+    except tuple(getattr(native, name) for name in GRAPH_ERRORS) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise BundleError(f"onnxruntime {ort.__version__} refuses {path}: {reason}") from error
+
+
+def _native_options(ort: ModuleType, options: SessionOptions) -> Any:
+    native = ort.SessionOptions()
+    native.intra_op_num_threads = options.threads or devices.default_threads()
+    native.inter_op_num_threads = 1
+    native.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    native.log_severity_level = FATAL
+    spin = "1" if options.allow_spinning else "0"
+    native.add_session_config_entry("session.intra_op.allow_spinning", spin)
+    return native
+
+
+def _check_names(session: Any, manifest: Manifest) -> None:
+    pairs = (
+        ("inputs", session.get_inputs(), manifest.inputs),
+        ("outputs", session.get_outputs(), manifest.outputs),
+    )
+    for what, found, expected in pairs:
+        difference = {one.name for one in found} ^ {one.name for one in expected}
+        if difference:
+            raise BundleError(
+                f"graph and manifest of {manifest.name} disagree on the {what} "
+                f"{', '.join(sorted(difference))}; export again"
+            )

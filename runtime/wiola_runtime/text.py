@@ -1,0 +1,146 @@
+"""Between text and token ids, whole and piece by piece; the only module that knows tokenizers."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import tokenizers
+
+from wiola_runtime.errors import BundleError, GenerationError
+from wiola_runtime.manifest import TokenSpec
+
+REPLACEMENT = "\ufffd"
+# A character has at most four bytes, so at most three of them wait for the rest.
+PENDING_BYTES = 3
+# Tokens that a window keeps, so that a decoder which drops the space of the first token of a text
+# does not take a later token for the first.
+CONTEXT_TOKENS = 2
+WINDOW_TOKENS = 16
+
+
+class Tokenizer:
+    """The bundle's tokenizer; text in, ids out, and back."""
+
+    def __init__(self, native: tokenizers.Tokenizer, tokens: TokenSpec) -> None:
+        self._native = native
+        self._tokens = tokens
+        self._special = {
+            token.content: number
+            for number, token in native.get_added_tokens_decoder().items()
+            if token.special
+        }
+
+    @classmethod
+    def read(cls, path: Path, tokens: TokenSpec) -> Self:
+        """Load `tokenizer.json`.
+
+        Raises:
+            BundleError: The file is no tokenizer.
+        """
+        try:
+            text = path.read_text(encoding="utf-8")
+            native = tokenizers.Tokenizer.from_str(text)
+        except ValueError as error:
+            raise BundleError(f"{path} is no tokenizer ({error}); export again") from error
+        native.no_padding()
+        native.no_truncation()
+        return cls(native, tokens)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of a text; special tokens written out in it count as such."""
+        ids = list(self._native.encode(text).ids)
+        bos = self._tokens.bos_id
+        # A text that spells out its own beginning gets no second one from the tokenizer.
+        if self._tokens.adds_bos and ids[:2] == [bos, bos]:
+            del ids[0]
+        return ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of token ids; special tokens have none."""
+        return str(self._native.decode(list(token_ids), skip_special_tokens=True))
+
+    def special_id(self, text: str) -> int | None:
+        """Return the id of a special token by its text."""
+        return self._special.get(text)
+
+
+@dataclasses.dataclass(slots=True)
+class StreamDecoder:
+    """Token ids one by one in, whole characters out.
+
+    The pieces and the flushed tail together are the decoding of all ids at once. A byte-level
+    token may end inside a character; its text then ends in replacement characters, which are held
+    back until the rest has come. Only a window of the last tokens is decoded at each step.
+    """
+
+    tokenizer: Tokenizer
+    _window: list[int] = dataclasses.field(default_factory=list)
+    _emitted: int = 0
+
+    def push(self, token_id: int) -> str:
+        """Return the text that this token completes."""
+        self._window.append(token_id)
+        text = self.tokenizer.decode(self._window)
+        stable = _without_open_character(text)
+        piece = stable[self._emitted :]
+        self._emitted = max(self._emitted, len(stable))
+        if len(self._window) >= WINDOW_TOKENS and stable == text:
+            self._window = self._window[-CONTEXT_TOKENS:]
+            self._emitted = len(self.tokenizer.decode(self._window))
+        return piece
+
+    def flush(self) -> str:
+        """Return what is left; a character that never ended becomes a replacement character."""
+        text = self.tokenizer.decode(self._window)
+        tail, self._emitted = text[self._emitted :], len(text)
+        return tail
+
+
+class StopFilter:
+    """Text pieces in, the same text out up to a stop string.
+
+    A tail that may be the beginning of a stop string is held back. The stop string that is
+    complete first wins, so the cut does not depend on where the pieces end.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        """Take the stop strings.
+
+        Raises:
+            GenerationError: A stop string is empty.
+        """
+        if not all(stops):
+            raise GenerationError("stop holds an empty string; expected text of at least 1 character")
+        self._stops = tuple(stops)
+        self._held = ""
+        self.stopped = False
+
+    def push(self, piece: str) -> str:
+        """Return the text that can no longer become part of a stop string."""
+        if self.stopped:
+            return ""
+        text = self._held + piece
+        ends = [(text.find(s) + len(s), text.find(s)) for s in self._stops if s in text]
+        if ends:
+            self.stopped, self._held = True, ""
+            return text[: min(ends)[1]]
+        kept = max((_overlap(text, stop) for stop in self._stops), default=0)
+        self._held = text[len(text) - kept :]
+        return text[: len(text) - kept]
+
+    def flush(self) -> str:
+        """Return the tail that was held back for a stop string that did not come."""
+        tail, self._held = self._held, ""
+        return tail
+
+
+def _without_open_character(text: str) -> str:
+    stripped = text.rstrip(REPLACEMENT)
+    return text[: max(len(stripped), len(text) - PENDING_BYTES)]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Return the length of the longest end of `text` that begins `stop`."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
