@@ -182,8 +182,8 @@ def _full_disk(target: Path) -> Iterator[None]:
         place = error.filename or target
         free = shutil.disk_usage(target.parent).free
         raise OutputError(
-            f"no space left while writing {place} ({error.strerror or error}), "
-            f"{free / 1e6:,.0f} MB are free in {target.parent}; free space or choose another --out"
+            f"the disk is full while writing {place} ({error.strerror or error}; "
+            f"{free / 1e6:,.0f} MB free); free space or choose another --out"
         ) from error
 
 
