@@ -16,7 +16,7 @@ from wiola_export.errors import CheckpointError
 from wiola_export.safetensors_file import TensorInfo, read_rows
 from wiola_export.source_file import check_content, read_json_object, read_range
 from wiola_export.tokenizer_files import TokenizerFiles, read_optional, read_tokenizer
-from wiola_export.weight_files import find_tensors, name_some
+from wiola_export.weight_files import doubts_about_weights, find_tensors, name_some
 from wiola_runtime import manifest
 
 CONFIG_FILE = "config.json"
@@ -152,7 +152,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         generation_config=generation_config,
         tokenizer=tokenizer,
         tensors=find_tensors(folder),
-        warnings=tokenizer.warnings,
+        warnings=(*tokenizer.warnings, *doubts_about_weights(folder)),
     )
 
 

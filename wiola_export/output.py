@@ -130,10 +130,10 @@ def _swap(partial: Path, target: Path) -> None:
 
 def _remove(folder: Path) -> None:
     """Delete a folder of ours; one that cannot be deleted is no reason to fail."""
+    if not folder.exists():
+        return
     try:
         shutil.rmtree(folder)
-    except FileNotFoundError:
-        return
     except OSError as error:
         warnings.warn(
             f"{folder} could not be removed ({error.strerror}); delete it by hand",

@@ -37,6 +37,13 @@ def find_tensors(folder: Path) -> dict[str, TensorInfo]:
     return tensors
 
 
+def doubts_about_weights(folder: Path) -> tuple[str, ...]:
+    """Say which of two sets of weights is read, where a folder holds both."""
+    if (folder / SINGLE_FILE).is_file() and (folder / INDEX_FILE).is_file():
+        return (f"{folder} holds {SINGLE_FILE} and {INDEX_FILE}; only {SINGLE_FILE} is read",)
+    return ()
+
+
 def name_some(names: Iterable[str], limit: int = 3) -> str:
     """Join the first names in order and count the rest."""
     ordered = sorted(names)

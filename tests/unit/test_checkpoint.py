@@ -248,6 +248,18 @@ class TestShards:
             folder, "model.safetensors.index.json has no weight_map of tensor names to shards"
         )
 
+    def test_a_single_file_wins_over_shards_and_the_user_is_told(self, folder):
+        shard(folder)
+        save_file({"w": np.ones(2, np.float32)}, folder / "model.safetensors")
+        checkpoint = open_checkpoint(folder)
+
+        assert checkpoint.tensors.keys() == {"w"}
+        (warning,) = checkpoint.warnings
+        assert warning.startswith(
+            f"{folder} holds model.safetensors and model.safetensors.index"
+        )
+        assert warning.endswith("; only model.safetensors is read")
+
 
 class Canary:
     """Unpickling one touches a file."""
