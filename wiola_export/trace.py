@@ -1,0 +1,104 @@
+"""From a torch model to the semantic ONNX graph, without reading a weight.
+
+The model's parameters are fake tensors while it is traced: its initializers are names and shapes, to be
+filled with weights that are read when they are written.
+"""
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+
+import onnx_ir as ir
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import Dim
+
+from wiola_export.families import Config, Family
+from wiola_export.functions import DOMAIN, OPSET, VERSION, load_function
+from wiola_runtime.manifest import TensorSpec
+
+TOKEN_IDS, PAST_LENGTHS, OUTPUT_POSITIONS = "input_ids", "past_lengths", "output_positions"
+LOGITS = "logits"
+INPUTS = (
+    TensorSpec(name=TOKEN_IDS, dtype="int64", axes=("B", "T"), role="token_ids"),
+    TensorSpec(name=PAST_LENGTHS, dtype="int64", axes=("B",), role="past_lengths"),
+    TensorSpec(name=OUTPUT_POSITIONS, dtype="int64", axes=("R",), role="output_positions"),
+)
+IR_VERSION = 10
+# Every dynamic axis is traced at a size of its own, two or more: the tracer specialises on 0 and 1.
+EXAMPLE_SIZES = {"B": 2, "T": 3, "R": 5, "P": 7}
+
+
+def trace(family: Family, config: Config) -> ir.Model:
+    """Record one step of a model as a graph of `wiola` calls and `ai.onnx` operators.
+
+    Initializers have the checkpoint's tensor names and no values. Inputs and outputs follow the
+    bundle contract, in the growing cache layout.
+    """
+    states = config.states()
+    with FakeTensorMode():
+        model = family.build_model(config).eval()
+        examples = [_example(spec.axes, torch.int64) for spec in INPUTS]
+        state_examples = [_example(state.axes, torch.float32) for state in states]
+    arguments = (*examples, state_examples)
+    names = [spec.name for spec in INPUTS] + [state.past for state in states]
+    dims = {axis: Dim(axis) for axis in EXAMPLE_SIZES}
+    with torch.no_grad(), _quiet():
+        program = torch.onnx.export(
+            model,
+            arguments,
+            input_names=names,
+            output_names=[LOGITS, *(state.present for state in states)],
+            dynamic_shapes=(
+                *(_dynamic(spec.axes, dims) for spec in INPUTS),
+                [_dynamic(state.axes, dims) for state in states],
+            ),
+            opset_version=OPSET,
+            dynamo=True,
+            optimize=False,
+            verbose=False,
+        )
+    assert program is not None
+    return _finish(program.model)
+
+
+def _finish(model: ir.Model) -> ir.Model:
+    """Attach the bodies of the domain's operators and drop what the tracer noted for itself."""
+    model.ir_version = IR_VERSION
+    model.graph.opset_imports[DOMAIN] = VERSION
+    called = sorted({n.op_type for n in model.graph if n.domain == DOMAIN})
+    for op_type in called:
+        function = load_function(op_type)
+        model.functions[function.identifier()] = function
+    model.metadata_props.clear()
+    model.graph.metadata_props.clear()
+    for node in model.graph:
+        node.metadata_props.clear()
+        node.doc_string = None
+    for value in (*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()):
+        value.metadata_props.clear()
+    return model
+
+
+def _example(axes: Sequence[str | int], dtype: torch.dtype) -> torch.Tensor:
+    sizes = [EXAMPLE_SIZES[axis] if isinstance(axis, str) else axis for axis in axes]
+    return torch.empty(sizes, dtype=dtype)
+
+
+def _dynamic(axes: Sequence[str | int], dims: dict[str, Dim]) -> dict[int, Dim]:
+    return {i: dims[axis] for i, axis in enumerate(axes) if isinstance(axis, str)}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence what the tracer says about itself; its errors are exceptions."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,219 @@
+"""Weights as descriptions: where the numbers come from and what is done to them on the way.
+
+Nothing is read until rows are asked for, so that a model of any size passes through a few
+megabytes. Matrices are (N, K): output features, input features.
+"""
+
+import dataclasses
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+Rows = NDArray[np.float32]
+RANDOM_STD = 0.02
+_RANDOM_ROWS = 64
+
+
+class WeightSource(Protocol):
+    """Gives rows of named tensors as float32; a checkpoint is one."""
+
+    def read_rows(self, name: str, start: int, stop: int) -> Rows:
+        """Return rows [start, stop) along the first axis; a scalar counts as one row."""
+        ...
+
+
+class Weight(Protocol):
+    """A matrix or vector that can be produced row by row."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the whole."""
+        ...
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Checkpoint tensors that it is made from."""
+        ...
+
+    def rows(self, start: int, stop: int) -> Rows:
+        """Return rows [start, stop) along the first axis."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredWeight:
+    """A tensor as the checkpoint holds it, with rows or columns in another order if need be."""
+
+    source: WeightSource
+    name: str
+    shape: tuple[int, ...]
+    reordered: tuple[int, tuple[int, ...]] | None = None
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Return its own name."""
+        return (self.name,)
+
+    def rows(self, start: int, stop: int) -> Rows:
+        """Read rows; a reordered first axis is read row by row."""
+        if self.reordered is None:
+            return self.source.read_rows(self.name, start, stop)
+        axis, indices = self.reordered
+        if axis == 1:
+            return self.source.read_rows(self.name, start, stop)[:, list(indices)]
+        wanted = indices[start:stop]
+        return np.concatenate([self.source.read_rows(self.name, i, i + 1) for i in wanted])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScaledWeight:
+    """A weight times a constant."""
+
+    weight: Weight
+    factor: float
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the scaled weight."""
+        return self.weight.shape
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Sources of the scaled weight."""
+        return self.weight.sources
+
+    def rows(self, start: int, stop: int) -> Rows:
+        """Scale rows."""
+        return self.weight.rows(start, stop) * np.float32(self.factor)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StackedWeight:
+    """Matrices of equal K, one above the other."""
+
+    parts: tuple[Weight, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """All rows of all parts."""
+        return (sum(part.shape[0] for part in self.parts), *self.parts[0].shape[1:])
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Sources of all parts."""
+        return tuple(name for part in self.parts for name in part.sources)
+
+    def rows(self, start: int, stop: int) -> Rows:
+        """Return rows that may span several parts."""
+        pieces: list[Rows] = []
+        offset = 0
+        for part in self.parts:
+            first, last = max(start - offset, 0), min(stop - offset, part.shape[0])
+            if first < last:
+                pieces.append(part.rows(first, last))
+            offset += part.shape[0]
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RandomSource:
+    """Seeded random weights in the shape of a model; rows do not depend on how they are read.
+
+    Attributes:
+        shapes: Shape of every tensor.
+        constants: Tensors that hold one value; all others are normal with deviation 0.02.
+        seed: Seed of all of them.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    constants: Mapping[str, float]
+    seed: int = 0
+
+    def read_rows(self, name: str, start: int, stop: int) -> Rows:
+        """Draw rows [start, stop) of a tensor."""
+        shape = self.shapes[name]
+        if name in self.constants:
+            size = (stop - start, *shape[1:]) if shape else ()
+            return np.full(size, self.constants[name], np.float32)
+        first = start // _RANDOM_ROWS
+        blocks = [self._block(name, i) for i in range(first, -(-stop // _RANDOM_ROWS))]
+        offset = first * _RANDOM_ROWS
+        return np.concatenate(blocks)[start - offset : stop - offset]
+
+    def _block(self, name: str, index: int) -> Rows:
+        shape = self.shapes[name]
+        rows = min(_RANDOM_ROWS, shape[0] - index * _RANDOM_ROWS)
+        generator = np.random.default_rng([self.seed, zlib.crc32(name.encode()), index])
+        return generator.standard_normal((rows, *shape[1:]), np.float32) * np.float32(RANDOM_STD)
+
+
+class WeightTensor(ir.TensorBase):
+    """An initializer whose numbers are still a description."""
+
+    __slots__ = ("weight",)
+
+    def __init__(self, weight: Weight, name: str) -> None:
+        super().__init__(name=name)
+        self.weight = weight
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """Float32: what rows are."""
+        return ir.DataType.FLOAT
+
+    @property
+    def shape(self) -> ir.Shape:
+        """Shape of the weight."""
+        return ir.Shape(self.weight.shape)
+
+    @property
+    def raw(self) -> Weight:
+        """The description."""
+        return self.weight
+
+    def numpy(self) -> Rows:
+        """Read the whole weight."""
+        return whole(self.weight)
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> Rows:
+        return self.numpy()
+
+    def __dlpack__(self, *, stream: object = None) -> object:
+        return self.numpy().__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def tobytes(self) -> bytes:
+        """Return the float32 values, little endian."""
+        return self.numpy().astype("<f4").tobytes()
+
+
+def whole(weight: Weight) -> Rows:
+    """Read all rows of a weight; a scalar comes back with shape ()."""
+    rows = weight.rows(0, weight.shape[0] if weight.shape else 1)
+    return rows.reshape(weight.shape)
+
+
+def initializer_weight(value: ir.Value | None) -> Weight | None:
+    """Return the weight behind a graph value, if it is one."""
+    tensor = None if value is None else value.const_value
+    return tensor.weight if isinstance(tensor, WeightTensor) else None
+
+
+def bind(
+    model: ir.Model,
+    source: WeightSource,
+    reordered: Mapping[str, tuple[int, tuple[int, ...]] | None],
+) -> ir.Model:
+    """Give every initializer of a traced graph its weight of the same name, unread."""
+    for name, value in model.graph.initializers.items():
+        assert value.shape is not None
+        shape: Sequence[int] = value.shape.numpy()
+        weight = StoredWeight(source, name, tuple(shape), reordered.get(name))
+        value.const_value = WeightTensor(weight, name)
+    return model
