@@ -1,0 +1,107 @@
+"""Time a bundle; run as a script in a process of its own, so that its memory is the runtime's.
+
+The one argument is a `Request` as JSON; JSON is what it prints.
+"""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+import wiola_runtime as wr
+from wiola_runtime.devices import Device, default_threads
+
+REPEATS = 3
+PREFILL_TOKENS = 256
+PROMPT_TOKENS = 32
+DECODE_TOKENS = 64
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to time: a bundle, where, on how many threads (None: the runtime's own choice)."""
+
+    bundle: str
+    device: Device
+    threads: int | None
+
+
+def measure(request: Request) -> dict[str, object]:
+    """Load the bundle once, then time prompt and reply: medians of 3 after a warm-up.
+
+    Raises:
+        WiolaRuntimeError: The bundle cannot be run here.
+    """
+    model = wr.load(request.bundle, device=request.device, threads=request.threads)
+    # Nothing ends a reply while it is timed: every run takes the same number of steps.
+    tokens = dataclasses.replace(model.manifest.tokens, eos_ids=())
+    model.manifest = dataclasses.replace(model.manifest, tokens=tokens)
+    prompt, prefill, decode = _lengths(model.manifest.context_length)
+    first = [_reply(model, prompt_tokens=prefill, new_tokens=1) for _ in range(1 + REPEATS)]
+    steps = [
+        _reply(model, prompt_tokens=prompt, new_tokens=1 + decode) for _ in range(1 + REPEATS)
+    ]
+    return {
+        "load_seconds": model.load_seconds,
+        "first_token_seconds": median(t.first_token_seconds for t in first[1:]),
+        "prefill_tokens_per_second": median(t.prefill_tokens_per_second for t in first[1:]),
+        "decode_tokens_per_second": median(t.decode_tokens_per_second for t in steps[1:]),
+        "peak_memory_bytes": peak_memory_bytes(),
+        "prefill_tokens": prefill,
+        "decode_tokens": decode,
+        "repeats": REPEATS,
+        "threads": request.threads or default_threads(),
+        "provider": model.provider,
+    }
+
+
+def peak_memory_bytes() -> int | None:
+    """Return the most memory that this process has held; None where the system doesn't say.
+
+    Linux reports in `ru_maxrss` what the parent held when it forked, so the figure is read from
+    `VmHWM`, which starts anew with the program.
+    """
+    status = Path("/proc/self/status")
+    if status.is_file():
+        lines = status.read_text(encoding="ascii", errors="replace").splitlines()
+        kib = (int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+        return next((value << 10 for value in kib), None)
+    if sys.platform == "darwin":
+        import resource  # noqa: PLC0415 - not there on Windows
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return None
+
+
+def _lengths(context: int) -> tuple[int, int, int]:
+    """Return tokens of the short prompt, of the long prompt, and of the timed reply."""
+    return (
+        min(PROMPT_TOKENS, context // 4),
+        min(PREFILL_TOKENS, context // 2),
+        min(DECODE_TOKENS, context // 2),
+    )
+
+
+def _reply(model: wr.Model, *, prompt_tokens: int, new_tokens: int) -> wr.Timings:
+    """Reply to a prompt of random tokens; the first new token belongs to the prompt's pass."""
+    rng = np.random.default_rng(0)
+    prompt = [int(i) for i in rng.integers(0, model.manifest.vocab_size, prompt_tokens)]
+    return model.generate(prompt, max_new_tokens=new_tokens).timings
+
+
+def main(argument: str) -> int:
+    """Print the figures, or the reason why there are none, and return the exit code."""
+    try:
+        figures = measure(Request(**json.loads(argument)))
+    except wr.WiolaRuntimeError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - the parent reads it
+        return 2
+    print(json.dumps(figures))  # noqa: T201 - the parent reads it
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
