@@ -78,7 +78,7 @@ def warn_cpu_instead(obstacle: str) -> None:
 def default_threads() -> int:
     """Count the physical cores that this process may use; 0 leaves the count to ONNX Runtime.
 
-    Two threads on one core share its multiplier and its cache, so hyper-threads are not counted.
+    Two threads on one core share its multiplier and its cache, so hyper-threads do not count.
     The affinity mask and the quota of a container bound the count: more threads than the quota
     has cores would be stopped by the scheduler in the middle of every matrix product. Where the
     system does not tell, ONNX Runtime's own default is one thread per physical core.

@@ -3,7 +3,7 @@
 WiolaRuntimeError
 ├── BundleError       the folder on disk is missing, damaged, foreign or too new
 ├── CapacityError     the prompt plus the reply does not fit the exported context
-├── DeviceError       the wanted device cannot be had, or ONNX Runtime is not installed as it must be
+├── DeviceError       the device or a sound ONNX Runtime is not there
 ├── GenerationError   an argument of a generation call is out of its range
 └── SelfTestError     this machine does not reproduce the bundle's golden values
 """

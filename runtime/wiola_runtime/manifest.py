@@ -10,11 +10,11 @@ C cache capacity (at least the tokens cached plus T), P tokens already cached, S
 
 import dataclasses
 import json
-import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self, Union, cast, get_args, get_origin, get_type_hints
+from typing import Literal, Self, cast
 
+from wiola_runtime.decode import decode
 from wiola_runtime.errors import BundleError
 
 FORMAT_VERSION = 1
@@ -44,8 +44,8 @@ class StateSpec:
     """One piece of state: output `present` of a call is input `past` of the next one.
 
     Attributes:
-        kind: `cache` grows by T entries along its token axis in every call, `sum` keeps its shape
-            and starts as zeros.
+        kind: `cache` grows by T entries along its token axis in every call, `sum` keeps its
+            shape and starts as zeros.
         axes: Axes of the input. A `cache` names its token axis "C" (shared) or "P" (growing).
     """
 
@@ -205,7 +205,7 @@ class Manifest:
         """Load `manifest.json` from a bundle folder.
 
         Raises:
-            BundleError: The file is absent, no JSON, too new, or its fields are not the expected.
+            BundleError: The file is absent, no JSON, too new, or has other fields.
         """
         path = folder / FILE_NAME
         if not path.is_file():
@@ -221,7 +221,7 @@ class Manifest:
                 f"bundle format {raw['format_version']} is newer than this runtime reads "
                 f"(<= {FORMAT_VERSION}); upgrade wiola-runtime"
             )
-        return cast("Self", _decode(cls, raw, str(path)))
+        return cast("Self", decode(cls, raw, str(path)))
 
     def to_json(self) -> str:
         """Write the manifest; the same manifest gives the same bytes."""
@@ -249,54 +249,3 @@ def _with_role(specs: tuple[TensorSpec, ...], role: Role, what: str) -> TensorSp
         if spec.role == role:
             return spec
     raise BundleError(f"the manifest lists no {what} with role {role!r}; export again")
-
-
-def _decode(kind: Any, raw: object, where: str) -> object:
-    """Rebuild a value of a manifest type from JSON, naming the place of the first fault."""
-    if dataclasses.is_dataclass(kind):
-        return _decode_record(cast("type", kind), raw, where)
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        return _decode_union(arguments, raw, where)
-    if origin is tuple and isinstance(raw, list):
-        return tuple(_decode(arguments[0], v, f"{where}[{i}]") for i, v in enumerate(raw))
-    if origin is Mapping and isinstance(raw, dict):
-        return {k: _decode(arguments[1], v, f"{where}.{k}") for k, v in raw.items()}
-    if origin is Literal and raw in arguments:
-        return raw
-    if origin is None and _is_scalar(kind, raw):
-        return raw
-    wanted = " or ".join(map(repr, arguments)) if origin is Literal else _type_name(kind)
-    raise BundleError(f"{where}: found {raw!r}, expected {wanted}; export again")
-
-
-def _decode_record(kind: type, raw: object, where: str) -> object:
-    if not isinstance(raw, dict):
-        raise BundleError(f"{where}: found {raw!r}, expected an object; export again")
-    hints = get_type_hints(kind)
-    missing, unknown = sorted(hints.keys() - raw.keys()), sorted(raw.keys() - hints.keys())
-    if missing or unknown:
-        raise BundleError(f"{where}: missing keys {missing}, unknown keys {unknown}; export again")
-    return kind(**{key: _decode(hint, raw[key], f"{where}:{key}") for key, hint in hints.items()})
-
-
-def _decode_union(options: tuple[Any, ...], raw: object, where: str) -> object:
-    if raw is None and type(None) in options:
-        return None
-    options = tuple(option for option in options if option is not type(None))
-    for option in options[:-1]:
-        if _is_scalar(option, raw):
-            return raw
-    return _decode(options[-1], raw, where)
-
-
-def _is_scalar(kind: Any, raw: object) -> bool:
-    if kind is float:
-        return isinstance(raw, int | float) and not isinstance(raw, bool)
-    if kind is int:
-        return isinstance(raw, int) and not isinstance(raw, bool)
-    return kind in (str, bool) and isinstance(raw, kind)
-
-
-def _type_name(kind: Any) -> str:
-    return getattr(kind, "__name__", str(kind))

@@ -3,7 +3,6 @@
 Axes: B batch row, T positions, V vocabulary.
 """
 
-import dataclasses
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from wiola_runtime import self_test
 from wiola_runtime.devices import Device
-from wiola_runtime.errors import CapacityError, GenerationError, SelfTestError, WiolaRuntimeError
+from wiola_runtime.errors import (
+    CapacityError,
+    GenerationError,
+    SelfTestError,
+    WiolaRuntimeError,
+)
 from wiola_runtime.generate import generate
 from wiola_runtime.manifest import Manifest
 from wiola_runtime.reply import Piece, Request, Result, reply
@@ -211,15 +215,18 @@ class Model:
         if len(ids) == 0:
             if self.manifest.tokens.bos_id is None:
                 raise GenerationError(
-                    "the prompt is empty and the model has no first token; give at least one token"
+                    "the prompt is empty and the model has no token to start from; "
+                    "give at least one token"
                 )
             ids = (self.manifest.tokens.bos_id,)
         checked = check_ids(ids, self.manifest)
         if checked.ndim != 1:
-            raise GenerationError(f"prompt has {checked.ndim} axes; expected token ids of one text")
+            raise GenerationError(
+                f"prompt has {checked.ndim} axes; expected token ids of one text"
+            )
         if checked.size >= self.manifest.context_length:
             raise CapacityError(
-                f"the prompt has {checked.size} tokens and the context {self.manifest.context_length}; "
-                "shorten the prompt to leave room for a reply"
+                f"the prompt has {checked.size} tokens, the context "
+                f"{self.manifest.context_length}; shorten the prompt to leave room for a reply"
             )
         return tuple(checked.tolist())

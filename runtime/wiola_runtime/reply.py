@@ -8,7 +8,7 @@ from typing import Literal
 from wiola_runtime.errors import GenerationError
 from wiola_runtime.generate import generate
 from wiola_runtime.manifest import Manifest
-from wiola_runtime.sampling import Sampling, sampler
+from wiola_runtime.sampling import Sampling, is_count, sampler
 from wiola_runtime.scoring import Row
 from wiola_runtime.session import Session
 from wiola_runtime.text import StopFilter, StreamDecoder, Tokenizer
@@ -75,7 +75,7 @@ class Request:
     sampling: Sampling
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_new_tokens, int) or self.max_new_tokens < 0:
+        if not is_count(self.max_new_tokens, 0):
             raise GenerationError(
                 f"max_new_tokens is {self.max_new_tokens}; expected an integer >= 0"
             )

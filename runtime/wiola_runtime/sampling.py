@@ -42,7 +42,12 @@ class Sampling:
         _check(
             "temperature", self.temperature, 0 <= self.temperature < math.inf, "finite and >= 0"
         )
-        _check("top_k", self.top_k, _is_count(self.top_k, 1), "an integer >= 1, or None")
+        _check(
+            "top_k",
+            self.top_k,
+            self.top_k is None or is_count(self.top_k, 1),
+            "an integer >= 1, or None",
+        )
         _check("top_p", self.top_p, self.top_p is None or 0 < self.top_p <= 1, "in (0, 1]")
         _check("min_p", self.min_p, self.min_p is None or 0 <= self.min_p <= 1, "in [0, 1]")
         _check(
@@ -51,11 +56,16 @@ class Sampling:
             0 < self.repetition_penalty < math.inf,
             "finite and > 0",
         )
-        _check("seed", self.seed, _is_count(self.seed, 0), "an integer >= 0, or None")
+        _check(
+            "seed",
+            self.seed,
+            self.seed is None or is_count(self.seed, 0),
+            "an integer >= 0, or None",
+        )
         for name in ("top_k", "top_p", "min_p"):
             if self.temperature == 0 and getattr(self, name) is not None:
                 raise GenerationError(
-                    f"{name} has no effect at temperature 0; leave it out, or set temperature > 0"
+                    f"{name} has no effect at temperature 0; leave it out or raise temperature"
                 )
 
     def seeded(self) -> "Sampling":
@@ -150,10 +160,9 @@ def _require_finite(value: np.float32) -> None:
         )
 
 
-def _is_count(value: int | None, minimum: int) -> bool:
-    return value is None or (
-        isinstance(value, int) and not isinstance(value, bool) and value >= minimum
-    )
+def is_count(value: object, minimum: int) -> bool:
+    """Tell whether a value is an integer of at least `minimum`."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 
 
 def _check(field: str, value: float | None, valid: bool, expected: str) -> None:

@@ -28,13 +28,16 @@ class Row:
         self._state = session.start()
 
     def step(self, token_ids: Sequence[int]) -> Logits:
-        """Consume token ids and return the logits (V,) after the last, valid until the next step."""
+        """Consume token ids, return the last logits (V,), which the next step overwrites."""
         ids = np.asarray(token_ids, np.int64)[None]
-        for start in range(0, ids.shape[1], self._chunk_tokens):
-            chunk = ids[:, start : start + self._chunk_tokens]
-            last = np.asarray([chunk.shape[1] - 1])
-            logits = self._session.run(self._state, chunk, last)
-        return np.asarray(logits[0, 0])
+        while ids.shape[1] > self._chunk_tokens:
+            self._feed(ids[:, : self._chunk_tokens])
+            ids = ids[:, self._chunk_tokens :]
+        return self._feed(ids)
+
+    def _feed(self, ids: NDArray[np.int64]) -> Logits:
+        last = np.asarray([ids.shape[1] - 1])
+        return np.asarray(self._session.run(self._state, ids, last)[0, 0])
 
 
 def score(

@@ -37,7 +37,7 @@ class SelfTestReport:
 def compare(
     golden: SelfTest, logits: NDArray[np.float32], greedy_ids: Sequence[int]
 ) -> SelfTestReport:
-    """Hold logits (T, V) of prompt and continuation, and a greedy reply, against the golden ones.
+    """Hold logits (T, V) of prompt and continuation and a greedy reply against the golden.
 
     The logits come from one pass over all tokens, the reply from the decoding loop.
     """
@@ -47,7 +47,8 @@ def compare(
     ]
     worst = float(np.max(differences, initial=0.0))
     mismatch = next(
-        iter([*_far_logits(golden, differences), *_other_tokens(golden, logits, greedy_ids)]), None
+        iter([*_far_logits(golden, differences), *_other_tokens(golden, logits, greedy_ids)]),
+        None,
     )
     return SelfTestReport(
         passed=mismatch is None,
@@ -73,10 +74,11 @@ def _other_tokens(
     rows = logits[start : start + len(golden.token_ids)]
     diverged = False
     for index, (expected, row) in enumerate(zip(golden.token_ids, rows, strict=True)):
+        best = int(row.argmax())
         # Two tokens that nearly tie are both right, and from there on the replies differ.
         tied = _is_tie(row, expected, golden.tolerance)
-        if int(row.argmax()) != expected and not tied:
-            yield f"token {index} of the reply is {int(row.argmax())}, the bundle says {expected}"
+        if best != expected and not tied:
+            yield f"token {index} of the reply is {best}, the bundle says {expected}"
         if not diverged and greedy_ids[index] != expected:
             diverged = True
             if not tied:

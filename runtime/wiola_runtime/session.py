@@ -9,7 +9,7 @@ import dataclasses
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from wiola_runtime import devices
 from wiola_runtime.errors import BundleError, DeviceError
 from wiola_runtime.manifest import Manifest, StateSpec
 from wiola_runtime.state import DTYPES, Buffer, Call, State, capacity_for, enlarged, shape_of
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 FATAL = 4
 GRAPH_ERRORS = (
@@ -176,8 +179,8 @@ class Session:
     def _upload(self, call: Call, state: State) -> None:
         """Bind the small inputs.
 
-        On the CPU a binding reads the host array at every call. On another device it copies when
-        the input is bound, so there this is done for every call.
+        On the CPU a binding reads the host array at every call. On another device it copies
+        when the input is bound, so there this is done for every call.
         """
         arrays = (call.token_ids, state.lengths, call.output_positions)
         for name, array in zip(self._names, arrays, strict=True):
@@ -185,15 +188,23 @@ class Session:
         call.binding.synchronize_inputs()
 
     def _written(self, call: Call, state: State) -> list[Buffer]:
+        """Return what the call wrote, in the order of the manifest's states."""
         if None not in state.present:
             return cast("list[Buffer]", state.present)
-        return cast("list[Buffer]", call.binding.get_outputs()[: len(state.present)])
+        # Outputs come in the order they were bound. A buffer of ours is kept as it is: only our
+        # own object keeps its host memory alive, the binding's does not.
+        allocated = call.binding.get_outputs()
+        call.binding.clear_binding_inputs()
+        return [
+            allocated[index] if target is None else target
+            for index, target in enumerate(state.present)
+        ]
 
     def _zeros(self, spec: StateSpec, sizes: dict[str, int]) -> Buffer:
         return self._buffer(np.zeros(shape_of(spec.axes, sizes), DTYPES[spec.dtype]))
 
     def _target(self, spec: StateSpec, past: Buffer, sizes: dict[str, int]) -> Buffer | None:
-        """Return the buffer that takes a state's next value; None lets the graph allocate it."""
+        """Return the buffer for a state's next value; None lets the graph allocate it."""
         if spec.kind == "sum":
             return self._zeros(spec, sizes)
         return past if self._manifest.cache == "shared" else None
@@ -201,7 +212,7 @@ class Session:
     def _buffer(self, array: NDArray[Any]) -> Buffer:
         return cast("Buffer", self._ort.OrtValue.ortvalue_from_numpy(array, self.device, 0))
 
-    def _host(self, array: NDArray[Any]) -> Any:
+    def _host(self, array: NDArray[Any]) -> "onnxruntime.OrtValue":
         return self._ort.OrtValue.ortvalue_from_numpy(array)
 
 
@@ -213,30 +224,34 @@ def import_onnxruntime() -> ModuleType:
     """
     devices.check_flavours()
     try:
-        import onnxruntime  # noqa: PLC0415 - its absence must become an instruction
+        import onnxruntime as ort  # noqa: PLC0415 - its absence must become an instruction
     except ModuleNotFoundError as error:
         if error.name != "onnxruntime":
             raise
         raise DeviceError(f"onnxruntime is not installed; {devices.INSTALL_HINT}") from error
-    return cast("ModuleType", onnxruntime)
+    return cast("ModuleType", ort)
 
 
-def _open(ort: ModuleType, path: Path, manifest: Manifest, options: SessionOptions) -> Any:
-    provider = devices.choose_provider(
-        options.device, manifest, ort.get_available_providers()
-    )
+def _open(
+    ort: ModuleType, path: Path, manifest: Manifest, options: SessionOptions
+) -> "onnxruntime.InferenceSession":
+    provider = devices.choose_provider(options.device, manifest, ort.get_available_providers())
     session = _create(ort, path, provider, options)
     found = session.get_providers()
     if provider in found[:1]:
         return session
-    obstacle = f"ONNX Runtime fell back to {', '.join(found)}; check the CUDA and cuDNN libraries"
+    obstacle = (
+        f"ONNX Runtime fell back to {', '.join(found)}; check the CUDA and cuDNN libraries"
+    )
     if options.device == "cuda":
         raise DeviceError(f"device 'cuda' cannot be had: {obstacle}")
     devices.warn_cpu_instead(obstacle)
     return session
 
 
-def _create(ort: ModuleType, path: Path, provider: str, options: SessionOptions) -> Any:
+def _create(
+    ort: ModuleType, path: Path, provider: str, options: SessionOptions
+) -> "onnxruntime.InferenceSession":
     providers = list(dict.fromkeys((provider, devices.CPU_PROVIDER)))
     if provider == devices.CUDA_PROVIDER and hasattr(ort, "preload_dlls"):
         # It reports what it misses with print, which would land in the reply of `wiola-run`.
@@ -252,7 +267,7 @@ def _create(ort: ModuleType, path: Path, provider: str, options: SessionOptions)
         raise BundleError(f"onnxruntime {ort.__version__} refuses {path}: {reason}") from error
 
 
-def _native_options(ort: ModuleType, options: SessionOptions) -> Any:
+def _native_options(ort: ModuleType, options: SessionOptions) -> "onnxruntime.SessionOptions":
     native = ort.SessionOptions()
     native.intra_op_num_threads = options.threads or devices.default_threads()
     native.inter_op_num_threads = 1
@@ -263,7 +278,7 @@ def _native_options(ort: ModuleType, options: SessionOptions) -> Any:
     return native
 
 
-def _check_names(session: Any, manifest: Manifest) -> None:
+def _check_names(session: "onnxruntime.InferenceSession", manifest: Manifest) -> None:
     pairs = (
         ("inputs", session.get_inputs(), manifest.inputs),
         ("outputs", session.get_outputs(), manifest.outputs),

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from wiola_runtime.errors import CapacityError
+from wiola_runtime.errors import BundleError, CapacityError
 
 FIRST_CAPACITY = 256
 DTYPES: Mapping[str, type[np.generic]] = {
@@ -76,7 +76,17 @@ class State:
 
 
 def shape_of(axes: Sequence[str | int], sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Replace named axes by their sizes."""
+    """Replace named axes by their sizes.
+
+    Raises:
+        BundleError: The manifest names an axis that no state has.
+    """
+    unknown = [axis for axis in axes if isinstance(axis, str) and axis not in sizes]
+    if unknown:
+        raise BundleError(
+            f"the manifest gives a state the axes {unknown}; expected {', '.join(sizes)}; "
+            "export again"
+        )
     return tuple(axis if isinstance(axis, int) else sizes[axis] for axis in axes)
 
 

@@ -1,4 +1,4 @@
-"""Between text and token ids, whole and piece by piece; the only module that knows tokenizers."""
+"""Text to token ids and back, whole or piece by piece; alone in knowing tokenizers."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from wiola_runtime.manifest import TokenSpec
 REPLACEMENT = "\ufffd"
 # A character has at most four bytes, so at most three of them wait for the rest.
 PENDING_BYTES = 3
-# Tokens that a window keeps, so that a decoder which drops the space of the first token of a text
+# Tokens that a window keeps, so that a decoder which drops the space of a text's first token
 # does not take a later token for the first.
 CONTEXT_TOKENS = 2
 WINDOW_TOKENS = 16
@@ -70,8 +70,8 @@ class StreamDecoder:
     """Token ids one by one in, whole characters out.
 
     The pieces and the flushed tail together are the decoding of all ids at once. A byte-level
-    token may end inside a character; its text then ends in replacement characters, which are held
-    back until the rest has come. Only a window of the last tokens is decoded at each step.
+    token may end inside a character; its text then ends in replacement characters, which are
+    held back until the rest has come. Each step decodes only a window of the last tokens.
     """
 
     tokenizer: Tokenizer
@@ -111,7 +111,9 @@ class StopFilter:
             GenerationError: A stop string is empty.
         """
         if not all(stops):
-            raise GenerationError("stop holds an empty string; expected text of at least 1 character")
+            raise GenerationError(
+                "stop holds an empty string; expected text of at least 1 character"
+            )
         self._stops = tuple(stops)
         self._held = ""
         self.stopped = False

@@ -3,7 +3,8 @@
 Its logits depend on every cached key and value, on the running sum and on the positions, so a
 runtime that loses or misplaces any of them computes something else.
 
-Axes: B row, T new positions, R returned positions, P cached, S = P + T, C capacity, V vocabulary.
+Axes: B row, T new positions, R returned positions, P cached, S = P + T, C capacity,
+V vocabulary.
 """
 
 import dataclasses
