@@ -67,9 +67,15 @@ def _parser() -> argparse.ArgumentParser:
         "--no-verify", action="store_true", help="skip the SHA-256 of the files"
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    version = f"wiola-run {metadata.version('wiola-runtime')}"
-    parser.add_argument("--version", action="version", version=version)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
     return parser
+
+
+def _version() -> str:
+    try:
+        return metadata.version("wiola-runtime")
+    except metadata.PackageNotFoundError:
+        return "(run from its sources)"
 
 
 def _run(model: Model, arguments: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""From JSON to frozen dataclasses, strictly: no key too few, none too many, every type checked."""
+"""From JSON to frozen dataclasses: no key too few or too many, every type checked."""
 
 import dataclasses
 import types
