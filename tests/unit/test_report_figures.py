@@ -1,0 +1,142 @@
+"""Sizes add up, every matrix is counted, and figures are written as people read them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.manifests import MATRICES, manifest, matrix
+
+from wiola_export.report.coverage import measure_coverage
+from wiola_export.report.figures import percent, scientific, seconds, significant, size
+from wiola_export.report.size import measure_sizes, part_of
+
+
+def test_documents_do_not_count_as_the_bundle():
+    sizes = measure_sizes(manifest())
+
+    assert sizes.by_file == {
+        "graph": 50_000,
+        "weights": 1_161_216 + 4096,
+        "tokenizer": 266_648,
+        "other": 0,
+    }
+    assert sizes.total_bytes == sum(sizes.by_file.values())
+
+
+def test_parts_add_up_to_the_weights():
+    sizes = measure_sizes(manifest())
+
+    assert sum(sizes.by_part.values()) == sizes.by_file["weights"]
+    assert sizes.by_part["vectors and alignment"] == 4096
+
+
+def test_shared_bytes_count_once():
+    sizes = measure_sizes(manifest())
+    weights = 4096 * 192 + 512 * 192 + 1152 * 192 + 192 * 8
+
+    assert sizes.matrices_fp16_bytes == 2 * weights
+    assert sizes.bits_per_weight == pytest.approx(8 * sizes.matrices_bytes / weights)
+
+
+def test_a_bundle_without_matrices_has_no_bits_per_weight():
+    sizes = measure_sizes(manifest([]))
+
+    assert sizes.bits_per_weight is None
+    assert sizes.by_part == {"vectors and alignment": 4096}
+
+
+@pytest.mark.parametrize(
+    ("source", "part"),
+    [
+        ("model.embed_tokens.weight", "embedding and head"),
+        ("lm_head.weight", "embedding and head"),
+        ("model.layers.11.attn.q_proj.weight", "attention"),
+        ("model.layers.0.self_attn.gate_fc2.weight", "attention"),
+        ("model.layers.3.multihead_attention.out.weight", "attention"),
+        ("model.layers.3.mlp.down_proj.weight", "feed-forward"),
+        ("model.layers.3.ffn.gate_a.weight", "feed-forward"),
+        ("blocks.3.w_var.weight", "w_var"),
+        ("blocks.3.mixer.0.weight", "mixer"),
+    ],
+)
+def test_a_matrix_belongs_to_a_part_by_its_name_in_the_checkpoint(source, part):
+    assert part_of(matrix("x", (2, 2), sources=[source])) == part
+
+
+def test_a_matrix_without_a_source_is_known_by_its_own_name():
+    assert part_of(matrix("head", (2, 2))) == "embedding and head"
+    assert part_of(matrix("tables", (2, 2))) == "tables"
+
+
+def test_every_matrix_is_quantized_or_kept_with_a_reason():
+    coverage = measure_coverage(manifest().quantization)
+
+    assert (coverage.quantized, coverage.matrices) == (4, len(MATRICES))
+    assert [(k.name, k.reason) for k in coverage.kept] == [
+        ("layers.0.fusion", "8 columns are less than one block")
+    ]
+    assert coverage.by_bits == {"8": 4, "32": 1}
+    assert coverage.sentence() == "quantized 4 of 5 matrices; kept float: 1"
+
+
+def test_full_coverage_says_none():
+    coverage = measure_coverage(manifest(MATRICES[:3]).quantization)
+
+    assert coverage.sentence() == "quantized 3 of 3 matrices; kept float: none"
+
+
+def test_a_matrix_kept_by_choice_says_so():
+    kept = measure_coverage(manifest([matrix("w", (4, 4), bits=16)]).quantization).kept
+
+    assert kept[0].reason == "the chosen precision is floating point"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (42.0, "42"),
+        (8.388, "8.39"),
+        (4951.3, "4,950"),
+        (1234567.0, "1,230,000"),
+        (0.012, "0.012"),
+    ],
+)
+def test_significant_digits(value, text):
+    assert significant(value) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (1.0, "100.00 %"),
+        (0.99999, "99.99 %"),
+        (0.98, "98.00 %"),
+        (0.29, "29.00 %"),
+        (0, "0.00 %"),
+    ],
+)
+def test_only_all_of_it_is_a_hundred_percent(share, text):
+    assert percent(share) == text
+
+
+@given(st.integers(1, 10_000), st.integers(1, 10_000))
+def test_percent_is_never_rounded_up(part, rest):
+    share = part / (part + rest)
+
+    assert float(percent(share).removesuffix(" %")) <= share * 100 + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (266_648, "260.4 KiB"), (5 << 20, "5.0 MiB")],
+)
+def test_sizes(count, text):
+    assert size(count) == text
+
+
+def test_gibibytes_stay_mebibytes_with_separators():
+    assert size(3 << 30) == "3,072.0 MiB"
+
+
+def test_small_numbers_and_durations():
+    assert (scientific(0.0), scientific(2.413e-4)) == ("0", "2.41e-04")
+    assert (seconds(1.234), seconds(0.0517)) == ("1.23 s", "51.7 ms")

@@ -1,0 +1,38 @@
+"""Numbers as people read them."""
+
+import math
+
+MIB = 1 << 20
+KIB = 1 << 10
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Write a number with that many significant digits, thousands separated."""
+    text = f"{value:.{digits}g}"
+    if "e+" in text:
+        return f"{float(text):,.0f}"
+    return text
+
+
+def scientific(value: float) -> str:
+    """Write a small number with three significant digits and its power of ten; 0 stays 0."""
+    return f"{value:.2e}" if value else "0"
+
+
+def size(size_bytes: int) -> str:
+    """Write a size in the unit that leaves one to four digits before the point."""
+    if size_bytes >= MIB:
+        return f"{size_bytes / MIB:,.1f} MiB"
+    if size_bytes >= KIB:
+        return f"{size_bytes / KIB:.1f} KiB"
+    return f"{size_bytes} B"
+
+
+def percent(share: float) -> str:
+    """Write a share of 1 with two decimals, rounded down: only all of it is 100 %."""
+    return f"{math.floor(round(share * 1e4, 6)) / 100:.2f} %"
+
+
+def seconds(value: float) -> str:
+    """Write a duration in seconds, or in milliseconds where it is below one."""
+    return f"{significant(value)} s" if value >= 1 else f"{significant(value * 1000)} ms"
