@@ -1,5 +1,7 @@
 """Speed is measured in a process that holds the runtime and nothing of ours."""
 
+import dataclasses
+import json
 import re
 import subprocess
 import sys
@@ -11,7 +13,7 @@ from support.tiny_bundle import TinyBundle, vocab_size
 from wiola_export.errors import EvaluationError
 from wiola_export.evaluate import speed_worker
 from wiola_export.evaluate.machine import cpu_features, cpu_model, this_machine
-from wiola_export.evaluate.speed import measure_speed
+from wiola_export.evaluate.speed import Speed, measure_speed
 
 X86 = """processor\t: 0
 model name\t: AMD EPYC 9004
@@ -48,6 +50,22 @@ def test_an_end_token_does_not_end_what_is_timed(speed):
 
 def test_lengths_fit_the_context(speed):
     assert (speed.prefill_tokens, speed.decode_tokens) == (48, 48)
+
+
+def test_the_worker_prints_the_figures_and_nothing_else(bundle, capsys):
+    request = {"bundle": str(bundle), "device": "cpu", "threads": 1}
+
+    assert speed_worker.main(json.dumps(request)) == 0
+    printed = capsys.readouterr()
+    assert set(json.loads(printed.out)) == {f.name for f in dataclasses.fields(Speed)}
+    assert not printed.err
+
+
+def test_the_worker_says_why_there_are_no_figures(tmp_path, capsys):
+    request = {"bundle": str(tmp_path), "device": "cpu", "threads": None}
+
+    assert speed_worker.main(json.dumps(request)) == 2
+    assert capsys.readouterr().err.startswith(f"{tmp_path}/manifest.json not found")
 
 
 def run_python(program):

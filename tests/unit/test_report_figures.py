@@ -29,6 +29,13 @@ def test_parts_add_up_to_the_weights():
     assert sizes.by_part["vectors and alignment"] == 4096
 
 
+def test_matrices_inside_the_graph_file_leave_no_rest():
+    sizes = measure_sizes(manifest(files={"model.onnx": manifest().files["model.onnx"]}))
+
+    assert sizes.by_file["weights"] == 0
+    assert "vectors and alignment" not in sizes.by_part
+
+
 def test_shared_bytes_count_once():
     sizes = measure_sizes(manifest())
     weights = 4096 * 192 + 512 * 192 + 1152 * 192 + 192 * 8
