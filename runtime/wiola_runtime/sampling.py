@@ -109,8 +109,8 @@ def probabilities(logits: Logits, sampling: Sampling) -> Scores:
     with np.errstate(over="ignore"):
         scaled = (logits.astype(np.float64) - _peak(logits)) / sampling.temperature
     chances = np.exp(scaled)
-    if sampling.top_k is not None and sampling.top_k < chances.size:
-        chances[chances < np.partition(chances, -sampling.top_k)[-sampling.top_k]] = 0
+    if sampling.top_k is not None and sampling.top_k < logits.size:
+        chances[logits < np.partition(logits, -sampling.top_k)[-sampling.top_k]] = 0
     chances /= chances.sum()
     if sampling.top_p is not None and sampling.top_p < 1:
         chances = _nucleus(chances, sampling.top_p)

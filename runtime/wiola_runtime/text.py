@@ -39,9 +39,8 @@ class Tokenizer:
             BundleError: The file is no tokenizer.
         """
         try:
-            text = path.read_text(encoding="utf-8")
-            native = tokenizers.Tokenizer.from_str(text)
-        except ValueError as error:
+            native = tokenizers.Tokenizer.from_buffer(path.read_bytes())
+        except Exception as error:  # tokenizers raises no narrower class
             raise BundleError(f"{path} is no tokenizer ({error}); export again") from error
         native.no_padding()
         native.no_truncation()

@@ -13,10 +13,10 @@ class ScriptedSession:
         self.vocab_size = vocab_size
         self.fed = []
 
-    def start(self, batch_size=1):
+    def start(self):
         return None
 
-    def run(self, state, token_ids, output_positions, out=None):
+    def run(self, _state, token_ids, *_):
         logits = np.zeros((1, 1, self.vocab_size), np.float32)
         logits[0, 0, self.script[len(self.fed)]] = 1
         self.fed.append(token_ids.shape[1])

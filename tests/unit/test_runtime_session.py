@@ -1,7 +1,5 @@
 """The graph's driver against a numpy oracle: every way to feed a text gives the same logits."""
 
-import gc
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -63,7 +61,6 @@ def test_buffers_outlive_the_calls_that_wrote_them(opened):
     row = Row(model._session)
     for position in range(40):
         logits = row.step(IDS[position : position + 1])
-        gc.collect()
         [np.full(32, np.nan, np.float32) for _ in range(50)]
 
     np.testing.assert_allclose(logits, expected[39], atol=tolerance)
@@ -179,7 +176,9 @@ def test_a_manifest_that_describes_another_graph_is_refused(tmp_path):
     manifest = folder / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"sum_in"', '"other"'))
 
-    with pytest.raises(BundleError, match=r"disagree on the inputs other, sum_in; export again"):
+    with pytest.raises(
+        BundleError, match=r"disagree on the inputs other, sum_in; export again"
+    ):
         load(folder)
 
 

@@ -1,0 +1,143 @@
+"""`wiola-run`: text on stdout, everything else on stderr, failures in one line."""
+
+import io
+import json
+
+import pytest
+from support.tiny_bundle import TinyBundle
+
+from wiola_runtime import load
+from wiola_runtime.cli import main
+
+PROMPT = ["--prompt", "It is", "--max-new-tokens", "6"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return TinyBundle().write(tmp_path_factory.mktemp("cli") / "b")
+
+
+@pytest.fixture(scope="module")
+def reply(folder):
+    with load(folder) as model:
+        return model.generate("It is", max_new_tokens=6)
+
+
+def test_the_reply_goes_to_stdout_and_its_statistics_to_stderr(folder, reply, capsys):
+    code = main([str(folder), *PROMPT])
+
+    out, err = capsys.readouterr()
+    assert (code, out) == (0, reply.text + "\n")
+    assert err.startswith("[CPUExecutionProvider: load ")
+    assert "reply 6 tokens" in err
+    assert err.endswith("ended by length]\n")
+
+
+def test_json_is_the_result(folder, reply, capsys):
+    code = main([str(folder), *PROMPT, "--json"])
+
+    out, err = capsys.readouterr()
+    result = json.loads(out)
+    assert (code, err) == (0, "")
+    assert result["text"] == reply.text
+    assert tuple(result["token_ids"]) == reply.token_ids
+    assert result["finish_reason"] == "length"
+    assert result["timings"].keys() > {"prefill_seconds", "decode_seconds"}
+    assert result["load_seconds"] > 0
+
+
+def test_a_drawn_seed_is_shown_and_reproduces(folder, capsys):
+    main([str(folder), *PROMPT, "--temperature", "1", "--top-k", "40"])
+    first, err = capsys.readouterr()
+    seed = err.rpartition("seed ")[2].strip("]\n")
+
+    main([str(folder), *PROMPT, "--temperature", "1", "--top-k", "40", "--seed", seed])
+
+    assert capsys.readouterr().out == first
+
+
+def test_stop_can_be_given_twice(folder, reply, capsys):
+    main([str(folder), *PROMPT, "--stop", "never there", "--stop", reply.text[2]])
+
+    out, err = capsys.readouterr()
+    assert out == reply.text.partition(reply.text[2])[0] + "\n"
+    assert "ended by stop" in err
+
+
+def test_a_dash_reads_the_prompt_from_stdin(folder, reply, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("It is"))
+
+    main([str(folder), "--prompt", "-", "--max-new-tokens", "6"])
+
+    assert capsys.readouterr().out == reply.text + "\n"
+
+
+def test_random_weights_are_announced(tmp_path, capsys):
+    folder = TinyBundle(weights="random").write(tmp_path / "b")
+
+    assert main([str(folder), *PROMPT]) == 0
+
+    assert "THE WEIGHTS OF THIS BUNDLE ARE RANDOM" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--prompt", "x", "--temperature", "-1"], "temperature is -1.0; expected finite"),
+        (["--prompt", "x", "--top-p", "0.5"], "top_p has no effect at temperature 0"),
+        (["--prompt", "x", "--max-new-tokens", "-1"], "max_new_tokens is -1; expected"),
+        (["--prompt", "x", "--threads", "0"], "threads is 0; expected at least 1"),
+        (["--prompt", "x", "--device", "cuda"], "device 'cuda' cannot be had"),
+        (["--self-test"], "bundle tiny has no self-test"),
+    ],
+)
+def test_a_failure_is_one_line(folder, options, message, capsys):
+    code = main([str(folder), *options])
+
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.startswith(f"wiola-run: error: {message}")
+    assert err.count("\n") == 1
+
+
+def test_no_bundle_is_one_line(tmp_path, capsys):
+    assert main([str(tmp_path), "--prompt", "x"]) == 2
+
+    assert "manifest.json not found; is" in capsys.readouterr().err
+
+
+def test_a_damaged_file_is_accepted_only_on_demand(tmp_path, capsys):
+    folder = TinyBundle().write(tmp_path / "b")
+    with (folder / "tokenizer.json").open("a") as file:
+        file.write(" ")
+
+    assert main([str(folder), *PROMPT]) == 2
+    assert "tokenizer.json has" in capsys.readouterr().err
+    assert main([str(folder), *PROMPT, "--no-verify"]) == 0
+
+
+def test_an_interrupt_is_quiet(folder, capsys, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("wiola_runtime.cli.load", interrupted)
+
+    assert main([str(folder), *PROMPT]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["--version"], 0, "wiola-run "),
+        (["--help"], 0, "--repetition-penalty"),
+        ([], 2, "usage:"),
+    ],
+)
+def test_the_parser_answers(arguments, code, text, capsys):
+    with pytest.raises(SystemExit) as leaving:
+        main(arguments)
+
+    out, err = capsys.readouterr()
+    assert leaving.value.code == code
+    assert text in out + err
