@@ -151,46 +151,19 @@ class RandomSource:
         return generator.standard_normal((rows, *shape[1:]), np.float32) * np.float32(RANDOM_STD)
 
 
-class WeightTensor(ir.TensorBase):
-    """An initializer whose numbers are still a description."""
+class WeightTensor(ir.LazyTensor):
+    """An initializer whose numbers are still a description; float32, as rows are."""
 
     __slots__ = ("weight",)
 
     def __init__(self, weight: Weight, name: str) -> None:
-        super().__init__(name=name)
+        super().__init__(
+            lambda: ir.tensor(whole(weight)),
+            dtype=ir.DataType.FLOAT,
+            shape=ir.Shape(weight.shape),
+            name=name,
+        )
         self.weight = weight
-
-    @property
-    def dtype(self) -> ir.DataType:
-        """Float32: what rows are."""
-        return ir.DataType.FLOAT
-
-    @property
-    def shape(self) -> ir.Shape:
-        """Shape of the weight."""
-        return ir.Shape(self.weight.shape)
-
-    @property
-    def raw(self) -> Weight:
-        """The description."""
-        return self.weight
-
-    def numpy(self) -> Rows:
-        """Read the whole weight."""
-        return whole(self.weight)
-
-    def __array__(self, dtype: object = None, copy: bool | None = None) -> Rows:
-        return self.numpy()
-
-    def __dlpack__(self, *, stream: object = None) -> object:
-        return self.numpy().__dlpack__()
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
-
-    def tobytes(self) -> bytes:
-        """Return the float32 values, little endian."""
-        return self.numpy().astype("<f4").tobytes()
 
 
 def whole(weight: Weight) -> Rows:

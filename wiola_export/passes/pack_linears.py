@@ -1,0 +1,71 @@
+"""Linears that read the same input become one, whose output is split."""
+
+from os.path import commonprefix
+
+import onnx_ir as ir
+
+from wiola_export.passes.surgery import Chain, calls, initializer, operand, static_dim
+from wiola_export.weights import StackedWeight, Weight, WeightTensor, initializer_weight
+
+
+class PackLinears(ir.passes.InPlacePass):
+    """Make one matrix product of each distinct input.
+
+    Before::  q = Linear(x, Wq)   k = Linear(x, Wk)   v = Linear(x, Wv)
+    After::   q, k, v = Split(Linear(x, [Wq; Wk; Wv]))
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Group the calls by their input."""
+        groups: dict[ir.Value, list[ir.Node]] = {}
+        for call in calls(model, "Linear"):
+            groups.setdefault(operand(call, 0), []).append(call)
+        several = [group for group in groups.values() if len(group) > 1]
+        for group in several:
+            pack(model.graph, group)
+        return ir.passes.PassResult(model, modified=bool(several))
+
+
+def pack(graph: ir.Graph, group: list[ir.Node]) -> None:
+    """Replace the calls of one group, where the first of them stands."""
+    weights = [weight_of(call) for call in group]
+    name = packed_name([str(operand(call, 1).name) for call in group])
+    stacked = WeightTensor(StackedWeight(tuple(weights)), name)
+    chain = Chain(graph)
+    packed = chain.add(
+        "Linear", [operand(group[0], 0), initializer(graph, stacked, name)], domain="wiola"
+    )
+    packed.shape = packed_shape(group[0], stacked.weight.shape[0])
+    sizes = chain.ints(*(weight.shape[0] for weight in weights))
+    parts = chain.add_many("Split", [packed, sizes], {"axis": -1}, outputs=len(group))
+    old_weights = [operand(call, 1) for call in group]
+    # The results are wanted from the first call on, so the chain stands before all of them.
+    first, *others = group
+    chain.replace([first], {first.outputs[0]: parts[0]})
+    for call, part in zip(others, parts[1:], strict=True):
+        Chain(graph).replace([call], {call.outputs[0]: part})
+    for old in old_weights:
+        if not list(old.uses()):
+            del graph.initializers[str(old.name)]
+
+
+def weight_of(call: ir.Node) -> Weight:
+    """Return the weight of a Linear."""
+    weight = initializer_weight(operand(call, 1))
+    assert weight is not None, f"{operand(call, 1).name} is no weight"
+    return weight
+
+
+def packed_name(names: list[str]) -> str:
+    """Join `a.q.weight` and `a.k.weight` to `a.q+k.weight`."""
+    prefix = commonprefix(names).rpartition(".")[0]
+    middle = (name.removeprefix(f"{prefix}.").removesuffix(".weight") for name in names)
+    return f"{prefix}.{'+'.join(middle)}.weight"
+
+
+def packed_shape(call: ir.Node, features: int) -> ir.Shape:
+    """Return the shape of a Linear's output, with another number of features."""
+    shape = call.outputs[0].shape
+    assert shape is not None
+    assert static_dim(call.outputs[0], -1) > 0
+    return ir.Shape([*list(shape)[:-1], features])

@@ -1,0 +1,54 @@
+"""Stored weights in plain `ai.onnx` operators, which any runtime has."""
+
+import onnx_ir as ir
+
+from wiola_export.errors import LoweringError
+from wiola_export.passes.ort_kernels import part
+from wiola_export.passes.surgery import Chain
+from wiola_export.quantize.formats import Blocks, Floats
+from wiola_export.quantize.policy import Decision, Role
+from wiola_export.quantize.recipes import BlockRecipe, FloatRecipe, Recipe
+from wiola_export.weights import Weight
+
+
+class StandardKernels:
+    """DequantizeLinear by blocks, Transpose and MatMul; Gather."""
+
+    def recipe(self, weight: Weight, decision: Decision, role: Role) -> Recipe:
+        """Choose the tensors that will stand for a weight."""
+        match decision.form:
+            case Blocks() as form:
+                return BlockRecipe(weight, form, "standard")
+            case Floats(dtype):
+                return FloatRecipe(weight, dtype)
+            case other:
+                raise LoweringError(
+                    f"{type(other).__name__} has no form in plain ai.onnx operators for a {role}"
+                )
+
+    def linear(self, chain: Chain, x: ir.Value, recipe: Recipe, name: str) -> ir.Value:
+        """Dequantize, transpose, multiply."""
+        if isinstance(recipe, BlockRecipe):
+            attributes = {"axis": 1, "block_size": recipe.form.block_size}
+            inputs = [part(chain.graph, recipe, role, name) for role in recipe.parts()]
+            weight = chain.add("DequantizeLinear", inputs, attributes)
+            weight.dtype = x.dtype
+        else:
+            weight = part(chain.graph, recipe, "values", name)
+        columns = chain.add("Transpose", [weight], {"perm": [1, 0]})
+        return chain.add("MatMul", [x, columns])
+
+    def lookup(self, chain: Chain, indices: ir.Value, recipe: Recipe, name: str) -> ir.Value:
+        """Look up codes, scales and zero points, and dequantize what was found."""
+        roles = list(recipe.parts())
+        found = [
+            chain.add("Gather", [part(chain.graph, recipe, role, name), indices])
+            for role in roles
+        ]
+        if isinstance(recipe, FloatRecipe):
+            return found[0]
+        assert isinstance(recipe, BlockRecipe)
+        attributes = {"axis": 2, "block_size": recipe.form.block_size}
+        rows = chain.add("DequantizeLinear", found, attributes)
+        rows.dtype = found[1].dtype
+        return rows

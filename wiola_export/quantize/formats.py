@@ -1,0 +1,49 @@
+"""The ways in which a weight matrix can be stored."""
+
+import dataclasses
+from typing import Literal
+
+FloatName = Literal["float32", "float16"]
+FLOAT_BITS: dict[FloatName, int] = {"float32": 32, "float16": 16}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """Unsigned integers with a scale, and perhaps a zero point, for each block of a row.
+
+    Attributes:
+        bits: 4 or 8.
+        block_size: Consecutive input features that share a scale; a power of two from 16 on.
+        symmetric: The zero point is 2^(bits − 1) and is not stored.
+        scales: Element type of the scales.
+    """
+
+    bits: Literal[4, 8]
+    block_size: int
+    symmetric: bool = False
+    scales: FloatName = "float32"
+
+    @property
+    def highest_code(self) -> int:
+        """Largest unsigned integer of the format."""
+        return int(2**self.bits) - 1
+
+    @property
+    def middle(self) -> int:
+        """Zero point of the symmetric form."""
+        return int(2 ** (self.bits - 1))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SignedRows:
+    """Signed 8-bit integers with one scale for each row, for integer matrix products."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Floats:
+    """Floating point."""
+
+    dtype: FloatName = "float32"
+
+
+Format = Blocks | SignedRows | Floats

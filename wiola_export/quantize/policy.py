@@ -1,0 +1,64 @@
+"""Which weight is stored how."""
+
+import dataclasses
+from typing import Literal
+
+from wiola_export.quantize.formats import Blocks, FloatName, Floats, Format
+
+Role = Literal["matrix", "head", "embedding"]
+
+SMALLEST_BLOCK = 16
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Decision:
+    """A format, and why it is not the one that was asked for."""
+
+    form: Format
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The formats of one export.
+
+    Attributes:
+        matrices: Format of all matrices between embedding and head.
+        tables: Format of embedding and head, and what it falls back to.
+        floats: Element type of weights that stay in floating point.
+    """
+
+    matrices: Format
+    tables: Format
+    floats: FloatName
+
+    def decide(self, role: Role, columns: int) -> Decision:
+        """Choose the format of a weight with that many input features.
+
+        Rows of an embedding lie beside each other without padding, so its block size must divide
+        the row.
+        """
+        wanted = self.matrices if role == "matrix" else self.tables
+        if role == "matrix" or not isinstance(wanted, Blocks):
+            return Decision(wanted)
+        size = wanted.block_size
+        while columns % size and size > SMALLEST_BLOCK:
+            size //= 2
+        if columns % size:
+            note = f"kept: {columns} features are no multiple of {SMALLEST_BLOCK}"
+            return Decision(Floats(self.floats), note)
+        return Decision(dataclasses.replace(wanted, block_size=size))
+
+
+def make_policy(
+    matrices: Format, *, tables_block_size: int, floats: FloatName, symmetric: bool
+) -> Policy:
+    """Build the policy of an export: quantized matrices bring 8-bit embedding and head along."""
+    if isinstance(matrices, Floats):
+        return Policy(matrices=matrices, tables=matrices, floats=floats)
+    tables = Blocks(
+        bits=8, block_size=tables_block_size, symmetric=symmetric, scales=floats
+    )
+    return Policy(matrices=matrices, tables=tables, floats=floats)
+
+

@@ -1,0 +1,109 @@
+"""Round blocks of weights to integers, with a search for the scale.
+
+Axes: n rows, b blocks of a row, k weights of a block.
+"""
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wiola_export.quantize.formats import Blocks
+
+Floats32 = NDArray[np.float32]
+
+# How far the range of a block is shrunk in search of a smaller error. Fewer bits gain more.
+SHRINKS = {4: tuple(np.linspace(1.0, 0.72, 15)), 8: (1.0, 0.99, 0.98)}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Codes:
+    """Rounded blocks: weight ≈ (code − zero_point) · scale.
+
+    Attributes:
+        codes: (n, b, k) uint8.
+        scales: (n, b), in the element type in which they are stored.
+        zero_points: (n, b) uint8.
+    """
+
+    codes: NDArray[np.uint8]
+    scales: NDArray[np.floating]
+    zero_points: NDArray[np.uint8]
+
+    def dequantize(self) -> Floats32:
+        """Return what a kernel multiplies with, (n, b, k)."""
+        steps = self.codes.astype(np.float32) - self.zero_points[..., None]
+        return steps * self.scales[..., None].astype(np.float32)
+
+
+def round_blocks(blocks: Floats32, form: Blocks, *, search: bool = True) -> Codes:
+    """Round blocks (n, b, k), choosing for each the range with the least squared error.
+
+    Without `search` each block spans its smallest and largest weight (and zero), and the error
+    is at most half a step.
+    """
+    shrinks = SHRINKS[form.bits] if search else (1.0,)
+    best = _candidate(blocks, form, shrinks[0], refit=search)
+    for shrink in shrinks[1:]:
+        trial = _candidate(blocks, form, shrink, refit=True)
+        better = trial[0] < best[0]
+        best = tuple(  # type: ignore[assignment]
+            np.where(better, new, old) for new, old in zip(trial, best, strict=True)
+        )
+    _, scales, zero_points = best
+    stored = scales.astype(form.scales)
+    if not np.isfinite(stored).all():
+        stored = np.clip(scales, -65504, 65504).astype(form.scales)
+    codes = _codes(blocks, stored.astype(np.float32), zero_points, form)
+    return Codes(codes.astype(np.uint8), stored, zero_points.astype(np.uint8))
+
+
+def round_rows(rows: Floats32) -> tuple[NDArray[np.int8], Floats32]:
+    """Round rows (n, K) to signed integers of ±127 with one scale each, (n,)."""
+    scales = np.abs(rows).max(axis=1) / np.float32(127)
+    divisor = np.where(scales > 0, scales, 1)[:, None]
+    return np.rint(rows / divisor).astype(np.int8), scales.astype(np.float32)
+
+
+def _candidate(
+    blocks: Floats32, form: Blocks, shrink: float, *, refit: bool
+) -> tuple[Floats32, Floats32, Floats32]:
+    """Return squared error, scale and zero point (n, b) of one range."""
+    scales, zero_points = _symmetric(blocks, form) if form.symmetric else _spanning(blocks, form)
+    scales = scales * np.float32(shrink)
+    if not form.symmetric:
+        zero_points = np.rint(zero_points / np.float32(shrink)).clip(0, form.highest_code)
+    steps = _codes(blocks, scales, zero_points, form) - zero_points[..., None]
+    dots = np.einsum("nbk,nbk->nb", blocks, steps)
+    squares = np.einsum("nbk,nbk->nb", steps, steps)
+    if refit:  # least squares: the scale that fits these codes best
+        scales = np.where(squares > 0, dots / np.where(squares > 0, squares, 1), scales)
+    errors = scales * (scales * squares - 2 * dots)  # the squares of the weights are constant
+    return errors, scales, zero_points
+
+
+def _spanning(blocks: Floats32, form: Blocks) -> tuple[Floats32, Floats32]:
+    """Return scale and unrounded zero point of the range from smallest to largest weight."""
+    low = np.minimum(blocks.min(-1), 0)
+    high = np.maximum(blocks.max(-1), 0)
+    scales = (high - low) / np.float32(form.highest_code)
+    scales = np.where(scales > 0, scales, 1).astype(np.float32)
+    return scales, np.rint(-low / scales)
+
+
+def _symmetric(blocks: Floats32, form: Blocks) -> tuple[Floats32, Floats32]:
+    """Return a scale that puts the weight farthest from zero on the lowest code."""
+    low, high = blocks.min(-1), blocks.max(-1)
+    extreme = np.where(-low > high, low, high)
+    scales = np.where(extreme == 0, 1, extreme / np.float32(-form.middle)).astype(np.float32)
+    return scales, np.full_like(scales, form.middle)
+
+
+def _codes(
+    blocks: Floats32, scales: Floats32, zero_points: Floats32, form: Blocks
+) -> Floats32:
+    safe = np.where(scales == 0, 1, scales)[..., None]
+    codes = blocks / safe
+    codes += zero_points[..., None]
+    np.rint(codes, out=codes)
+    return np.clip(codes, 0, form.highest_code, out=codes)
