@@ -23,6 +23,7 @@ from wiola_export.evaluate.divergence import (
 LogitsSource = Callable[[NDArray[np.int64]], NDArray[np.float32]]  # (B, T) -> (B, T, V)
 
 CONTEXT = 256
+WINDOWS_PER_TEXT = 32
 LOGITS_AXES = 3
 MAX_MEAN_NATS = 700.0  # e to this power is about the largest float
 
