@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import io
 import json
+import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -38,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except WiolaRuntimeError as error:
         print(f"wiola-run: error: {error}", file=sys.stderr)
         return USER_CAN_FIX_IT
+    except BrokenPipeError:
+        # The reader left; what is still buffered must not fail again when Python exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         return INTERRUPTED
     return DONE

@@ -126,24 +126,13 @@ class Model:
     ) -> Iterator[Piece]:
         """Continue a prompt piece by piece; the last piece carries the `Result`.
 
-        Everything is checked at the call, before the first piece is asked for. Closing the
-        iterator ends the work; the model stays usable.
-
-        Args:
-            prompt: Text, or token ids that are taken as they are. An empty text starts from the
-                model's first token.
-            max_new_tokens: The reply ends here at the latest, or at the end of the context.
-            temperature: See `Sampling` for this and the next five.
-            top_k: Keep the k most likely tokens.
-            top_p: Keep the most likely tokens up to this probability.
-            min_p: Keep tokens of at least this share of the best one's probability.
-            repetition_penalty: Above 1, tokens that were there before become less likely.
-            seed: None draws one; the result reports it.
-            stop: Strings that end the reply; neither they nor anything after them is returned.
+        A prompt is text, or token ids that are taken as they are; an empty one starts from the
+        model's first token. A stop string is not returned, nor anything after it. `Sampling`
+        explains the numbers. Closing the iterator ends the work; the model stays usable.
 
         Raises:
-            GenerationError: An argument is out of its range.
-            CapacityError: The prompt leaves no room for a reply.
+            GenerationError: An argument is out of its range; said at the call.
+            CapacityError: The prompt leaves no room for a reply; said at the call.
         """
         sampling = Sampling(
             temperature=temperature,

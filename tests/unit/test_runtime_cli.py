@@ -1,13 +1,17 @@
 """`wiola-run`: text on stdout, everything else on stderr, failures in one line."""
 
+import dataclasses
 import io
 import json
+import subprocess
+import sys
 
 import pytest
 from support.tiny_bundle import TinyBundle
 
-from wiola_runtime import load
+from wiola_runtime import Manifest, load
 from wiola_runtime.cli import main
+from wiola_runtime.manifest import SelfTest
 
 PROMPT = ["--prompt", "It is", "--max-new-tokens", "6"]
 
@@ -100,6 +104,18 @@ def test_a_failure_is_one_line(folder, options, message, capsys):
     assert err.count("\n") == 1
 
 
+def test_a_passed_self_test_says_how_close_it_came(tmp_path, capsys):
+    bundle = TinyBundle()
+    folder = bundle.write(tmp_path / "b")
+    golden = SelfTest(prompt_ids=(7, 8), token_ids=(), logits=(), tolerance=1e-4)
+    manifest = dataclasses.replace(Manifest.read(folder), self_test=golden)
+    (folder / "manifest.json").write_text(manifest.to_json())
+
+    assert main([str(folder), "--self-test"]) == 0
+
+    assert capsys.readouterr().out == "self-test passed: logits differ by at most 0\n"
+
+
 def test_no_bundle_is_one_line(tmp_path, capsys):
     assert main([str(tmp_path), "--prompt", "x"]) == 2
 
@@ -124,6 +140,17 @@ def test_an_interrupt_is_quiet(folder, capsys, monkeypatch):
 
     assert main([str(folder), *PROMPT]) == 130
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_reader_that_leaves_is_no_failure(folder):
+    """As in `wiola-run BUNDLE --prompt TEXT | head -c 1`."""
+    start = "import sys; from wiola_runtime.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", start, folder, "--prompt", "It is"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        errors = process.stderr.read()
+
+    assert (process.wait(), errors) == (0, b"")
 
 
 @pytest.mark.parametrize(

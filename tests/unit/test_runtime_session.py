@@ -1,5 +1,7 @@
 """The graph's driver against a numpy oracle: every way to feed a text gives the same logits."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -126,6 +128,42 @@ def test_a_decode_step_binds_nothing(tmp_path):
         assert row._state.capacity == 256
         row.step(IDS[:1])
         assert row._state.capacity == 512
+
+
+class CopyingValues:
+    """Stands for a device: what is bound there is a copy of the host's array, taken at once."""
+
+    def __init__(self, ort):
+        self.InferenceSession = ort.InferenceSession
+        self.OrtValue = self
+        self._values = ort.OrtValue
+
+    def ortvalue_from_numpy(self, array, *_):
+        is_input = array.dtype == np.int64
+        return self._values.ortvalue_from_numpy(array.copy() if is_input else array)
+
+
+def test_a_device_gets_its_inputs_anew_for_every_call(tmp_path):
+    """There an array that changes after it was bound changes nothing."""
+    bundle = TinyBundle()
+    with load(bundle.write(tmp_path / "b")) as model:
+        session = model._session
+        session._ort, session.device = CopyingValues(session._ort), "elsewhere"
+        row = Row(session)
+        logits = np.stack([row.step(IDS[i : i + 1]).copy() for i in range(300)])
+
+    np.testing.assert_allclose(logits, bundle.oracle(IDS[:300]), atol=2e-5)
+
+
+def test_threads_share_a_model(opened):
+    """Each call has its own state: four at once give what each gives alone."""
+    model, expected, tolerance = opened
+    starts = (0, 40, 80, 120)
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda n: model.logits(IDS[: n + 30]), starts))
+
+    for start, logits in zip(starts, results, strict=True):
+        np.testing.assert_allclose(logits, expected[: start + 30], atol=tolerance)
 
 
 def test_the_cache_is_as_small_as_the_text():
