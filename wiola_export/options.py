@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from wiola_export.errors import OptionError
 from wiola_runtime.manifest import Precision, Target
@@ -10,7 +10,8 @@ from wiola_runtime.manifest import Precision, Target
 Scheme = Literal["float", "weight-only", "dynamic"]
 
 BLOCK_SIZES = (16, 32, 64, 128)
-DEFAULT_BLOCK_SIZE: dict[Precision, int] = {"int8": 64, "int4": 32}
+DEFAULT_BLOCK_SIZES: dict[Precision, int] = {"int8": 64, "int4": 32}
+DEMO = "demo"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,13 +20,124 @@ class Quantization:
 
     Attributes:
         precision: `fp32` and `fp16` keep floats; `int8` and `int4` quantize every weight matrix.
-        scheme: `weight-only` stores blocks of integers with a scale and a zero point each;
-            `dynamic` (8 bits, CPU) stores one scale per row and quantizes activations as they come.
-        block_size: Weights of a row that share one scale; only for `weight-only`.
+        scheme: None takes `weight-only` for integers: blocks with a scale and a zero point each.
+            `dynamic` (int8) stores one scale per row and quantizes activations as they come.
+        block_size: Weights of a row that share one scale; None takes 64 for int8, 32 for int4.
         symmetric: Leave zero points out: fewer bytes, a larger error.
     """
 
     precision: Precision
-    scheme: Scheme = "weight-only"
+    scheme: Scheme | None = None
     block_size: int | None = None
     symmetric: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what is out of range or without effect."""
+        scheme = self.resolved_scheme
+        if self.is_float and self.scheme not in (None, "float"):
+            raise OptionError(f"--scheme {self.scheme} has no effect with --{self.precision}")
+        if not self.is_float and scheme == "float":
+            raise OptionError(f"--scheme float contradicts --{self.precision}")
+        if scheme == "dynamic" and self.precision != "int8":
+            raise OptionError(f"--scheme dynamic has 8 bits; use it with --int8, not --{self.precision}")
+        if scheme != "weight-only" and self.block_size is not None:
+            raise OptionError(f"--block-size has no effect with --{self.precision}, scheme {scheme}")
+        if scheme == "float" and self.symmetric:
+            raise OptionError(f"--symmetric has no effect with --{self.precision}")
+        if self.block_size not in (None, *BLOCK_SIZES):
+            sizes = ", ".join(map(str, BLOCK_SIZES))
+            raise OptionError(f"--block-size is {self.block_size}; expected one of {sizes}")
+
+    @property
+    def is_float(self) -> bool:
+        """Whether weights stay in floating point."""
+        return self.precision in ("fp32", "fp16")
+
+    @property
+    def resolved_scheme(self) -> Scheme:
+        """The scheme, with the default filled in."""
+        return self.scheme or ("float" if self.is_float else "weight-only")
+
+    @property
+    def resolved_block_size(self) -> int:
+        """The block size, with the default filled in; 0 where there are no blocks."""
+        if self.resolved_scheme != "weight-only":
+            return 0
+        return self.block_size or DEFAULT_BLOCK_SIZES[self.precision]
+
+    @property
+    def bits(self) -> int:
+        """Bits of one stored weight."""
+        return {"fp32": 32, "fp16": 16, "int8": 8, "int4": 4}[self.precision]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where the weights come from.
+
+    Attributes:
+        variant: A published size, or `demo`, the packaged checkpoint.
+        checkpoint: A folder in the Hugging Face layout. Without one, a published size gets seeded
+            random weights.
+        seed: Seed of random weights.
+    """
+
+    variant: str | None = None
+    checkpoint: Path | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a source that names nothing, or two things."""
+        if self.variant is None and self.checkpoint is None:
+            raise OptionError("nothing to export; give --checkpoint DIR or --variant NAME")
+        if self.variant == DEMO and self.checkpoint is not None:
+            raise OptionError("--variant demo is a checkpoint already; drop --checkpoint")
+        if self.seed < 0:
+            raise OptionError(f"--seed is {self.seed}; expected 0 or more")
+        if self.seed and not self.is_random:
+            raise OptionError("--seed has no effect on a trained checkpoint")
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the weights will be random."""
+        return self.checkpoint is None and self.variant != DEMO
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """One export, described.
+
+    Attributes:
+        out: Folder to write; None makes a name from source and precision in the working folder.
+        report: Whether to measure accuracy, speed and memory after the export.
+        text: UTF-8 file to measure on; None takes the packaged texts.
+        force: Replace an earlier bundle.
+    """
+
+    source: Source
+    quantization: Quantization
+    target: Target = "cpu"
+    out: Path | None = None
+    report: bool = True
+    text: Path | None = None
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse combinations that would fail minutes later."""
+        precision, scheme = self.quantization.precision, self.quantization.resolved_scheme
+        if precision == "fp16" and self.target != "cuda":
+            raise OptionError(
+                f"--fp16 needs --target cuda: float16 matrices have no CPU kernel and would be "
+                f"computed in float32; use --fp32 or --int8 with --target {self.target}"
+            )
+        if precision == "fp32" and self.target == "cuda":
+            raise OptionError(
+                "--fp32 needs --target cpu or portable: attention on CUDA has no float32 kernel; "
+                "use --fp16 with --target cuda"
+            )
+        if scheme == "dynamic" and self.target != "cpu":
+            raise OptionError(f"--scheme dynamic needs --target cpu, not {self.target}")
+        if self.text is not None and not self.report:
+            raise OptionError("--text has no effect with --no-report")
+        if self.text is not None and self.source.is_random:
+            raise OptionError("--text has no effect on random weights, which have no accuracy")

@@ -6,6 +6,7 @@ from typing import IO
 import numpy as np
 import onnx_ir as ir
 
+from wiola_export.progress import Progress
 from wiola_export.quantize.recipes import Array, PartTensor, Recipe
 from wiola_export.weights import WeightTensor
 
@@ -16,14 +17,25 @@ PAGE, LINE = 4096, 64
 INLINE_BYTES = 1024
 
 
-def write_model(model: ir.Model, folder: Path) -> None:
+def stored_bytes(graph: ir.Graph) -> int:
+    """Return how many bytes the weights of a lowered graph will take, before any is read."""
+    sizes = {}
+    for name, value in graph.initializers.items():
+        tensor = value.const_value
+        assert tensor is not None
+        key = (tensor.recipe, tensor.role) if isinstance(tensor, PartTensor) else name
+        sizes[key] = tensor.nbytes
+    return sum(sizes.values())
+
+
+def write_model(model: ir.Model, folder: Path, progress: Progress) -> None:
     """Write graph and weights into a folder; the data file has a bare relative name.
 
     Tensors that are two views of one recipe's bytes get the same place in the file. The same graph
     gives the same bytes.
     """
     with (folder / DATA_FILE).open("wb") as data:
-        _DataFile(data, folder).place_all(model.graph)
+        _DataFile(data, folder).place_all(model.graph, progress)
     proto = ir.serde.serialize_model(model)
     (folder / MODEL_FILE).write_bytes(proto.SerializeToString(deterministic=True))
     if not (folder / DATA_FILE).stat().st_size:
@@ -37,7 +49,7 @@ class _DataFile:
         self._data = data
         self._folder = folder
 
-    def place_all(self, graph: ir.Graph) -> None:
+    def place_all(self, graph: ir.Graph, progress: Progress) -> None:
         """Put every big initializer in the file, all parts of one recipe at once."""
         waiting: dict[Recipe, list[ir.Value]] = {}
         for value in graph.initializers.values():
@@ -49,7 +61,7 @@ class _DataFile:
             ):
                 assert tensor is not None
                 value.const_value = self._place(tensor, tensor.numpy())
-        for recipe, values in waiting.items():
+        for recipe, values in progress.track(waiting.items(), len(waiting)):
             self._place_recipe(recipe, values)
 
     def _place_recipe(self, recipe: Recipe, values: list[ir.Value]) -> None:

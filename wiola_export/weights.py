@@ -44,7 +44,7 @@ class Weight(Protocol):
         ...
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class StoredWeight:
     """A tensor as the checkpoint holds it, with rows or columns in another order if need be."""
 
@@ -69,7 +69,7 @@ class StoredWeight:
         return np.concatenate([self.source.read_rows(self.name, i, i + 1) for i in wanted])
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class ScaledWeight:
     """A weight times a constant."""
 
@@ -91,7 +91,7 @@ class ScaledWeight:
         return self.weight.rows(start, stop) * np.float32(self.factor)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class StackedWeight:
     """Matrices of equal K, one above the other."""
 
@@ -119,7 +119,7 @@ class StackedWeight:
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class RandomSource:
     """Seeded random weights in the shape of a model; rows do not depend on how they are read.
 

@@ -107,7 +107,7 @@ def test_memory_is_none_where_the_system_does_not_say(monkeypatch, tmp_path):
 
 def test_a_bundle_that_cannot_be_run_is_named_with_the_reason(tmp_path):
     message = (
-        f"{tmp_path} could not be timed (exit code 2): {tmp_path}/manifest.json not found; "
+        f"{tmp_path} could not be run (exit code 2): {tmp_path}/manifest.json not found; "
         f"is {tmp_path} an exported bundle?"
     )
     with pytest.raises(EvaluationError, match=f"^{re.escape(message)}$"):
@@ -119,7 +119,7 @@ def test_a_worker_that_dies_is_named_with_its_last_words(bundle, monkeypatch, tm
     script.write_text("import sys; sys.exit('first\\nout of paper')")
     monkeypatch.setattr(speed_worker, "__file__", str(script))
 
-    message = f"{bundle} could not be timed (exit code 1): out of paper"
+    message = f"{bundle} could not be run (exit code 1): out of paper"
     with pytest.raises(EvaluationError, match=f"^{re.escape(message)}$"):
         measure_speed(bundle)
 

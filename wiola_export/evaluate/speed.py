@@ -1,13 +1,10 @@
 """Speed and memory of a bundle, measured in a process that holds nothing but the runtime."""
 
 import dataclasses
-import json
-import subprocess
-import sys
 from pathlib import Path
 
-from wiola_export.errors import EvaluationError
 from wiola_export.evaluate import speed_worker
+from wiola_export.evaluate.child import run_child
 from wiola_runtime.devices import Device
 
 
@@ -43,16 +40,4 @@ def measure_speed(bundle: Path, *, device: Device = "cpu", threads: int | None =
         EvaluationError: The process failed; the message carries its last line.
     """
     request = speed_worker.Request(bundle=str(bundle), device=device, threads=threads)
-    command = [
-        sys.executable,
-        "-P",  # do not put this folder in front of the standard library
-        speed_worker.__file__,
-        json.dumps(dataclasses.asdict(request)),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - own script
-    if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise EvaluationError(
-            f"{bundle} could not be timed (exit code {done.returncode}): {reason}"
-        )
-    return Speed(**json.loads(done.stdout))
+    return Speed(**run_child(speed_worker, dataclasses.asdict(request)))  # type: ignore[arg-type]

@@ -34,8 +34,12 @@ class Config(Protocol):
         """Shape of every tensor of a checkpoint, by name."""
         ...
 
-    def optional_tensors(self) -> frozenset[str]:
-        """Names that a checkpoint may hold besides, and that an export ignores."""
+    def tied_copies(self) -> Mapping[str, str]:
+        """Tensors that a checkpoint may hold besides, each with the one that it must equal."""
+        ...
+
+    def initial_values(self) -> Mapping[str, float]:
+        """Tensors that training starts at one value; all others start at small normal noise."""
         ...
 
     def states(self) -> tuple[StateSpec, ...]:

@@ -24,7 +24,7 @@ class Policy:
 
     Attributes:
         matrices: Format of all matrices between embedding and head.
-        tables: Format of embedding and head, and what it falls back to.
+        tables: Format of embedding and head.
         floats: Element type of weights that stay in floating point.
     """
 
@@ -48,17 +48,3 @@ class Policy:
             note = f"kept: {columns} features are no multiple of {SMALLEST_BLOCK}"
             return Decision(Floats(self.floats), note)
         return Decision(dataclasses.replace(wanted, block_size=size))
-
-
-def make_policy(
-    matrices: Format, *, tables_block_size: int, floats: FloatName, symmetric: bool
-) -> Policy:
-    """Build the policy of an export: quantized matrices bring 8-bit embedding and head along."""
-    if isinstance(matrices, Floats):
-        return Policy(matrices=matrices, tables=matrices, floats=floats)
-    tables = Blocks(
-        bits=8, block_size=tables_block_size, symmetric=symmetric, scales=floats
-    )
-    return Policy(matrices=matrices, tables=tables, floats=floats)
-
-

@@ -60,7 +60,7 @@ class Recipe(Protocol):
         ...
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class FloatRecipe:
     """Keeps the weight in floating point."""
 
@@ -79,7 +79,7 @@ class FloatRecipe:
         return {"values": values}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class BlockRecipe:
     """Rounds blocks of rows.
 
@@ -155,7 +155,7 @@ class BlockRecipe:
         array[begin : begin + len(packed)] = packed
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class SignedRowRecipe:
     """Rounds whole rows for integer matrix products: codes (K, N) int8, scales (N,)."""
 

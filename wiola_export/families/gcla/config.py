@@ -162,9 +162,19 @@ class GclaConfig:
             "ffn.fusion.weight": (hidden, 2 * hidden),
         }
 
-    def optional_tensors(self) -> frozenset[str]:
+    def tied_copies(self) -> Mapping[str, str]:
         """Return `lm_head.weight` for a tied model: some writers store the alias as well."""
-        return frozenset({"lm_head.weight"}) if self.tie_word_embeddings else frozenset()
+        return {"lm_head.weight": "model.embed_tokens.weight"} if self.tie_word_embeddings else {}
+
+    def initial_values(self) -> Mapping[str, float]:
+        """Return the tensors that training starts at one value, as the package does."""
+        starts = {"norm.weight": 1.0, "norm.offset": 0.0, "blend_logit": -3.0}
+        return {
+            name: value
+            for name in self.tensor_shapes()
+            for end, value in starts.items()
+            if name.endswith(end)
+        }
 
     def states(self) -> tuple[StateSpec, ...]:
         """Return key, value and running sum of each layer; the last layer's sum is never read."""

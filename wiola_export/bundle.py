@@ -1,0 +1,148 @@
+"""Write a bundle: graph, weights, tokenizer, and the manifest that describes them."""
+
+import dataclasses
+import hashlib
+import shutil
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+import onnx_ir as ir
+
+from wiola_export.options import ExportOptions
+from wiola_export.serialize import MODEL_FILE
+from wiola_export.source import Model
+from wiola_export.trace import INPUTS, LOGITS
+from wiola_runtime.manifest import (
+    FILE_NAME,
+    FORMAT_VERSION,
+    DType,
+    FileSpec,
+    GraphSpec,
+    Manifest,
+    QuantizationSpec,
+    QuantizedTensor,
+    SourceSpec,
+    StateSpec,
+    TensorSpec,
+    TokenSpec,
+)
+from wiola_runtime.verify import TOKENIZER_FILE
+
+# Oldest ONNX Runtime that loads a target's graphs and passes their self-tests.
+MINIMUM_ONNXRUNTIME = {"cpu": "1.23.0", "cuda": "1.23.0", "portable": "1.23.0"}
+PRODUCERS = ("wiola-export", "torch", "onnx", "onnx-ir", "onnxscript")
+DTYPES: dict[ir.DataType | None, DType] = {
+    ir.DataType.INT64: "int64",
+    ir.DataType.FLOAT: "float32",
+    ir.DataType.FLOAT16: "float16",
+}
+_HASH_BLOCK_BYTES = 1 << 20
+
+
+def bundle_name(model: Model, options: ExportOptions) -> str:
+    """Name a bundle after its source, precision and, where it is not the CPU, target."""
+    suffix = "" if options.target == "cpu" else f"-{options.target}"
+    return f"wiola-{model.name.removeprefix('wiola-')}-{options.quantization.precision}{suffix}"
+
+
+def describe(
+    model: Model, options: ExportOptions, graph: ir.Graph, stored: Sequence[QuantizedTensor]
+) -> Manifest:
+    """Build the manifest of a graph, without files and self-test."""
+    states = _states(model, graph)
+    inputs = tuple(_state_input(state) for state in states)
+    outputs = tuple(_state_output(state) for state in states)
+    logits_axes = ("B", "R", model.config.vocab_size)
+    logits = TensorSpec(name=LOGITS, dtype="float32", axes=logits_axes, role="logits")
+    checkpoint = model.checkpoint
+    return Manifest(
+        format_version=FORMAT_VERSION,
+        name=bundle_name(model, options),
+        family=model.family.name,
+        variant=model.variant,
+        weights="random" if checkpoint is None else "trained",
+        precision=options.quantization.precision,
+        target=options.target,
+        context_length=model.config.max_position_embeddings,
+        vocab_size=model.config.vocab_size,
+        cache="growing" if options.target == "portable" else "shared",
+        inputs=(*INPUTS, *inputs),
+        outputs=(logits, *outputs),
+        states=states,
+        tokens=_tokens(model),
+        generation_defaults=dict(model.tokenizer.generation_defaults),
+        graph=GraphSpec(
+            file=MODEL_FILE,
+            opset=graph.opset_imports[""],
+            domains=tuple(sorted(domain for domain in graph.opset_imports if domain)),
+            minimum_onnxruntime=MINIMUM_ONNXRUNTIME[options.target],
+        ),
+        quantization=QuantizationSpec(
+            scheme=options.quantization.resolved_scheme,
+            bits=options.quantization.bits,
+            block_size=options.quantization.resolved_block_size,
+            tensors=tuple(stored),
+        ),
+        self_test=None,
+        source=SourceSpec(
+            checkpoint_sha256=None if checkpoint is None else checkpoint.sha256(),
+            seed=model.seed,
+        ),
+        producer={name: metadata.version(name) for name in PRODUCERS},
+        files={},
+    )
+
+
+def copy_tokenizer(model: Model, folder: Path) -> None:
+    """Copy tokenizer.json as it is."""
+    shutil.copyfile(model.tokenizer.path, folder / TOKENIZER_FILE)
+
+
+def write_manifest(manifest: Manifest, folder: Path) -> Manifest:
+    """Hash every file of the folder, write the manifest, and return it."""
+    names = sorted(p.name for p in folder.iterdir() if p.name != FILE_NAME)
+    whole = dataclasses.replace(manifest, files={name: _file(folder / name) for name in names})
+    (folder / FILE_NAME).write_text(whole.to_json(), encoding="utf-8", newline="\n")
+    return whole
+
+
+def _states(model: Model, graph: ir.Graph) -> tuple[StateSpec, ...]:
+    """Take element types and axes of the state from the graph, names and kinds from the model."""
+    inputs = {value.name: value for value in graph.inputs}
+    states = []
+    for state in model.config.states():
+        value = inputs[state.past]
+        assert value.shape is not None
+        axes = tuple(axis if isinstance(axis, int) else str(axis) for axis in value.shape)
+        states.append(dataclasses.replace(state, dtype=DTYPES[value.dtype], axes=axes))
+    return tuple(states)
+
+
+def _state_input(state: StateSpec) -> TensorSpec:
+    return TensorSpec(name=state.past, dtype=state.dtype, axes=state.axes, role="state")
+
+
+def _state_output(state: StateSpec) -> TensorSpec:
+    axes = tuple("S" if axis == "P" else axis for axis in state.axes)
+    return TensorSpec(name=state.present, dtype=state.dtype, axes=axes, role="state")
+
+
+def _tokens(model: Model) -> TokenSpec:
+    files = model.tokenizer
+    return TokenSpec(
+        bos_id=files.bos_id,
+        adds_bos=files.adds_bos,
+        eos_ids=files.eos_ids(model.family.turn_end),
+        pad_id=files.pad_id,
+    )
+
+
+def _file(path: Path) -> FileSpec:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_HASH_BLOCK_BYTES):
+            digest.update(block)
+    return FileSpec(size_bytes=path.stat().st_size, sha256=digest.hexdigest())
+
+
