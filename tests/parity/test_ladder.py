@@ -22,7 +22,7 @@ from wiola_runtime.session import Session, SessionOptions
 # Largest |Δlogit| allowed on each rung, at |logit| up to 21; the target's precision beside it.
 TOLERANCES = {"torch": 1e-4, "semantic": 1e-4, "cpu": 1e-3, "portable": 1e-3, "cuda": 0.1}
 # Largest |Δ| of a running sum, over its largest value.
-SUM_TOLERANCES = {"torch": 1e-6, "semantic": 1e-6, "cpu": 1e-5, "portable": 1e-5, "cuda": 1e-3}
+SUM_TOLERANCES = {"torch": 1e-6, "semantic": 1e-6, "cpu": 1e-5, "portable": 1e-5, "cuda": 3e-3}
 PRECISIONS = {"cpu": "fp32", "portable": "fp32", "cuda": "fp16"}
 NEW_TOKENS = 24
 
