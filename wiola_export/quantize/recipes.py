@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from wiola_export.errors import QuantizationError
 from wiola_export.quantize.formats import FLOAT_BITS, Blocks, FloatName
 from wiola_export.quantize.packing import pack_nibbles, pad_to_blocks
 from wiola_export.quantize.rounding import Codes, round_blocks, round_rows
@@ -24,6 +25,8 @@ Array = NDArray[np.generic]
 Layout = Literal["kernel", "standard"]
 CHUNK_WEIGHTS = 1 << 20
 BYTE_BITS = 8
+# In float16 the scales would overflow, in float32 the squares from which they are found.
+LARGEST_WEIGHTS: dict[FloatName, float] = {"float32": 1e15, "float16": 65504.0}
 FLOAT_TYPES: dict[FloatName, ir.DataType] = {
     "float32": ir.DataType.FLOAT,
     "float16": ir.DataType.FLOAT16,
@@ -74,8 +77,9 @@ class FloatRecipe:
     def make(self) -> Mapping[str, Array]:
         """Read and cast chunk by chunk."""
         values = np.empty(self.weight.shape, self.dtype)
+        largest = float(np.finfo(self.dtype).max)
         for start, stop in _chunks(self.weight):
-            values[start:stop] = self.weight.rows(start, stop)
+            values[start:stop] = _fitting(self.weight, start, stop, largest)
         return {"values": values}
 
 
@@ -132,7 +136,7 @@ class BlockRecipe:
         return arrays
 
     def _round(self, chunk: tuple[int, int]) -> Codes:
-        rows = self.weight.rows(*chunk)
+        rows = _fitting(self.weight, *chunk, LARGEST_WEIGHTS[self.form.scales])
         return round_blocks(pad_to_blocks(rows, self.form.block_size), self.form)
 
     def _put(self, array: Array, role: str, made: Codes, start: int, stop: int) -> None:
@@ -209,6 +213,19 @@ def stored_bits(recipe: Recipe) -> int:
     if isinstance(recipe, BlockRecipe):
         return recipe.form.bits
     return FLOAT_BITS[recipe.dtype] if isinstance(recipe, FloatRecipe) else 8
+
+
+def _fitting(weight: Weight, start: int, stop: int, largest: float) -> NDArray[np.float32]:
+    """Read rows, none of whose weights may be beyond `largest`."""
+    rows = weight.rows(start, stop)
+    found = float(np.abs(rows).max())
+    if found > largest:
+        raise QuantizationError(
+            f"{', '.join(weight.sources)} holds a weight of {found:.3g}, expected at most "
+            f"{largest:.3g} in this precision and target; check the checkpoint, or keep "
+            f"float32 with --fp32"
+        )
+    return rows
 
 
 def _chunks(weight: Weight, *, even: bool = False) -> Iterator[tuple[int, int]]:

@@ -52,8 +52,6 @@ def round_blocks(blocks: Floats32, form: Blocks, *, search: bool = True) -> Code
         )
     _, scales, zero_points = best
     stored = scales.astype(form.scales)
-    if not np.isfinite(stored).all():
-        stored = np.clip(scales, -65504, 65504).astype(form.scales)
     codes = _codes(blocks, stored.astype(np.float32), zero_points, form)
     return Codes(codes.astype(np.uint8), stored, zero_points.astype(np.uint8))
 
