@@ -1,7 +1,6 @@
 """From the semantic graph to one that a target runs fast, as lists that you can read."""
 
 from collections.abc import Sequence
-from typing import cast
 
 import onnx_ir as ir
 from onnx_ir.passes import common
@@ -71,9 +70,10 @@ def lower(
     kernels = StandardKernels() if target == "portable" else OrtKernels()
     weights = LowerWeights(policy, kernels)
     passes = (*structure(target, context_length), weights, *cleanup())
-    lowered = cast("ir.Model", ir.passes.Sequential(*passes)(model).model)
-    prove_lowered(lowered, target)
-    return lowered, weights.stored
+    for rewrite in passes:  # not ir.passes.Sequential, which hides the errors of its passes
+        model = rewrite(model).model
+    prove_lowered(model, target)
+    return model, weights.stored
 
 
 def prove_lowered(model: ir.Model, target: Target) -> None:
