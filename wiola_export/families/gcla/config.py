@@ -62,7 +62,7 @@ class GclaConfig:
             raise CheckpointError(
                 f"config.json: head size {self.head_dim} is odd; the rotation needs pairs"
             )
-        if self.srpe_spiral_divisor == 0 or self.srpe_theta <= 0:
+        if min(self.srpe_spiral_divisor, self.srpe_theta) <= 0:
             raise CheckpointError(
                 f"config.json: srpe_spiral_divisor {self.srpe_spiral_divisor} and srpe_theta "
                 f"{self.srpe_theta} must be positive"
