@@ -14,6 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim
 
+from wiola_export.errors import LoweringError
 from wiola_export.families import Config, Family
 from wiola_export.functions import DOMAIN, OPSET, VERSION, load_function
 from wiola_runtime.manifest import TensorSpec
@@ -35,6 +36,9 @@ def trace(family: Family, config: Config) -> ir.Model:
 
     Initializers have the checkpoint's tensor names and no values. Inputs and outputs follow the
     bundle contract, in the growing cache layout.
+
+    Raises:
+        LoweringError: The model's code ties the graph to the sizes of the example.
     """
     states = config.states()
     with FakeTensorMode():
@@ -60,6 +64,8 @@ def trace(family: Family, config: Config) -> ir.Model:
             verbose=False,
         )
     assert program is not None
+    axes = [spec.axes for spec in INPUTS] + [state.axes for state in states]
+    _check_axes(program.model.graph, axes)
     return _finish(program.model)
 
 
@@ -79,6 +85,18 @@ def _finish(model: ir.Model) -> ir.Model:
     for value in (*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()):
         value.metadata_props.clear()
     return model
+
+
+def _check_axes(graph: ir.Graph, wanted: Sequence[tuple[str | int, ...]]) -> None:
+    """Compare the axes of the inputs with the wanted ones: the tracer fixes some silently."""
+    for value, axes in zip(graph.inputs, wanted, strict=True):
+        assert value.shape is not None
+        found = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+        if found != list(axes):
+            raise LoweringError(
+                f"tracing gave {value.name} the axes {found}, expected {list(axes)}; the model's "
+                f"code must not branch on a size or make a number of it"
+            )
 
 
 def _example(axes: Sequence[str | int], dtype: torch.dtype) -> torch.Tensor:

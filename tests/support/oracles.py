@@ -26,7 +26,7 @@ from wiola_export.lower import lower
 from wiola_export.options import ExportOptions, Quantization, Source
 from wiola_export.progress import Silent
 from wiola_export.serialize import write_model
-from wiola_export.source import find_model
+from wiola_export.source import demo_folder, find_model
 from wiola_export.trace import trace
 from wiola_export.weights import bind
 
@@ -152,3 +152,8 @@ def write_bundle(
     bundle.copy_tokenizer(model, folder)
     bundle.write_manifest(bundle.describe(model, options, graph.graph, stored), folder)
     return folder
+
+
+def demo_bundle(folder: Path, quantization: Quantization) -> Path:
+    """Export the packaged checkpoint for the CPU."""
+    return write_bundle(demo_folder(), folder, "cpu", quantization)
