@@ -1,7 +1,7 @@
 """From a torch model to the semantic ONNX graph, without reading a weight.
 
-The model's parameters are fake tensors while it is traced: its initializers are names and shapes, to be
-filled with weights that are read when they are written.
+The model's parameters are fake tensors while it is traced: its initializers are names and
+shapes, to be filled with weights that are read when they are written.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ INPUTS = (
     TensorSpec(name=OUTPUT_POSITIONS, dtype="int64", axes=("R",), role="output_positions"),
 )
 IR_VERSION = 10
-# Every dynamic axis is traced at a size of its own, two or more: the tracer specialises on 0 and 1.
+# Every dynamic axis has a size of its own, two or more: the tracer specialises on 0 and 1.
 EXAMPLE_SIZES = {"B": 2, "T": 3, "R": 5, "P": 7}
 
 
@@ -82,7 +82,8 @@ def _finish(model: ir.Model) -> ir.Model:
     for node in model.graph:
         node.metadata_props.clear()
         node.doc_string = None
-    for value in (*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()):
+    initializers = model.graph.initializers.values()
+    for value in (*model.graph.inputs, *model.graph.outputs, *initializers):
         value.metadata_props.clear()
     return model
 
@@ -94,8 +95,8 @@ def _check_axes(graph: ir.Graph, wanted: Sequence[tuple[str | int, ...]]) -> Non
         found = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
         if found != list(axes):
             raise LoweringError(
-                f"tracing gave {value.name} the axes {found}, expected {list(axes)}; the model's "
-                f"code must not branch on a size or make a number of it"
+                f"tracing gave {value.name} the axes {found}, expected {list(axes)}; the "
+                f"model's code must not branch on a size or make a number of it"
             )
 
 
