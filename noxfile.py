@@ -1,0 +1,73 @@
+"""Everything that is run on this project, each session in an environment of its own.
+
+`nox -s demo` and `nox -s tests` are all that a newcomer needs; `nox -l` lists the rest.
+"""
+
+import nox
+
+nox.options.sessions = ["tests"]
+CONSTRAINTS = ("-c", "constraints.txt")
+PRODUCT = ("./runtime[cpu]", ".[trace]")
+EDITABLE = ("-e", "./runtime[cpu]", "-e", ".[trace]")
+DEMO = "build/wiola-demo-int8"
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Export the packaged demo checkpoint to INT8, show its report, generate a paragraph."""
+    session.install(*CONSTRAINTS, *PRODUCT)
+    session.run("wiola-export", "--variant", "demo", "--int8", "--out", DEMO, "--force")
+    session.run("python", "-c", f"print(open('{DEMO}/report.md', encoding='utf-8').read())")
+    prompt = ("--prompt", "It is a truth universally acknowledged, that", "--seed", "7")
+    sampling = ("--temperature", "0.7", "--top-p", "0.9", "--max-new-tokens", "120")
+    session.run("wiola-run", DEMO, *prompt, *sampling)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the whole test suite, then the checks of the sources and of the light runtime."""
+    session.install(*CONSTRAINTS, *EDITABLE, "pytest", "hypothesis")
+    session.run("python", "-m", "pytest", *session.posargs)
+    if not session.posargs:
+        session.notify("check")
+        session.notify("light")
+
+
+@nox.session
+def check(session: nox.Session) -> None:
+    """Check format, lint, types and the floors between the modules."""
+    session.install(*CONSTRAINTS, *EDITABLE, "ruff", "mypy", "import-linter", "pytest", "nox")
+    session.run("ruff", "format", "--check", ".")
+    session.run("ruff", "check", ".")
+    session.run("mypy")
+    session.run("lint-imports")
+
+
+@nox.session
+def light(session: nox.Session) -> None:
+    """Prove that the runtime's wheel runs a bundle where neither torch nor onnx is installed."""
+    session.install(*CONSTRAINTS, "./runtime[cpu]", "pytest")
+    session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/packaging")
+
+
+@nox.session
+def coverage(session: nox.Session) -> None:
+    """Run the test suite and report which lines and branches it reaches."""
+    session.install(*CONSTRAINTS, *EDITABLE, "pytest", "hypothesis", "coverage[toml]")
+    session.run("coverage", "run", "-m", "pytest", *session.posargs)
+    session.run("coverage", "report")
+
+
+@nox.session
+def memory(session: nox.Session) -> None:
+    """Export large random checkpoints and print time and peak memory (takes minutes)."""
+    session.install(*CONSTRAINTS, *EDITABLE)
+    session.run("python", "tests/bench/export_memory.py", *session.posargs)
+
+
+@nox.session
+def gpu(session: nox.Session) -> None:
+    """Check the CUDA target on a machine that has a GPU: parity with the CPU, tokens a second."""
+    session.install(*CONSTRAINTS, "./runtime[cuda]", ".[trace]", "pytest", "hypothesis")
+    session.run("python", "-m", "pytest", "-m", "gpu", "-rs", "tests", *session.posargs)
+    session.run("python", "tests/bench/cuda_check.py")
