@@ -41,10 +41,9 @@ def output_folder(
         OutputError: The target is taken or unusable, or the disk is full.
     """
     target = Path(target).resolve()
+    check_target(target, force=force, sources=sources)
     with _signals_as_exit(), contextlib.ExitStack() as undo:
         with _disk_errors(target):
-            _check_place(target, sources)
-            _check_vacant(target, force=force)
             _make_parents(target.parent, undo)
             _check_space(target.parent, needed_bytes)
             partial = target.with_name(f".{target.name}.partial-{secrets.token_hex(4)}")
@@ -57,6 +56,18 @@ def output_folder(
             _check_vacant(target, force=force)
             _swap(partial, target)
         undo.pop_all()
+
+
+def check_target(target: Path, *, force: bool, sources: Collection[Path] = ()) -> None:
+    """Refuse a target that `output_folder` would refuse, before any work is done.
+
+    Raises:
+        OutputError: The target is taken, or is no place for a bundle.
+    """
+    target = Path(target).resolve()
+    with _disk_errors(target):
+        _check_place(target, sources)
+        _check_vacant(target, force=force)
 
 
 def _check_place(target: Path, sources: Collection[Path]) -> None:

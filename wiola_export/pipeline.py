@@ -10,21 +10,21 @@ import onnx_ir as ir
 from wiola_export import bundle
 from wiola_export.evaluate.golden import record_self_test
 from wiola_export.extras import explain_missing_extra
-from wiola_export.measure import measure
+from wiola_export.measure import measure, texts_to_measure
 from wiola_export.options import DEFAULT_BLOCK_SIZES, ExportOptions, Quantization
-from wiola_export.output import output_folder
+from wiola_export.output import check_target, output_folder
 from wiola_export.progress import Progress, Silent
 from wiola_export.quantize.formats import Blocks, FloatName, Floats, SignedRows
 from wiola_export.quantize.policy import Policy
-from wiola_export.report.markdown import to_markdown
+from wiola_export.report.files import write_report
 from wiola_export.report.model_card import model_card
-from wiola_export.report.report import Report, to_json
+from wiola_export.report.report import Report
 from wiola_export.serialize import stored_bytes, write_model
 from wiola_export.source import Model, find_model
 from wiola_export.weights import bind
 from wiola_runtime.manifest import Manifest, QuantizedTensor, Target
 
-REPORT_JSON, REPORT_MARKDOWN, CARD = "report.json", "report.md", "README.md"
+CARD = "README.md"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +47,14 @@ def export(options: ExportOptions, progress: Progress | None = None) -> Bundle:
     for warning in model.warnings:
         progress.warn(warning)
     out = options.out or Path(bundle.bundle_name(model, options))
+    sources = [model.checkpoint.folder] if model.checkpoint else []
+    check_target(out, force=options.force, sources=sources)
+    texts = texts_to_measure(options.text)
     graph, stored = build_graph(model, options, progress)
     needed = stored_bytes(graph.graph)
-    sources = [model.checkpoint.folder] if model.checkpoint else []
-    with output_folder(out, force=options.force, needed_bytes=needed, sources=sources) as folder:
+    with output_folder(
+        out, force=options.force, needed_bytes=needed, sources=sources
+    ) as folder:
         progress.stage("writing weights")
         write_model(graph, folder, progress)
         manifest = describe_on_disk(model, options, graph, stored, folder)
@@ -58,7 +62,7 @@ def export(options: ExportOptions, progress: Progress | None = None) -> Bundle:
         manifest = with_self_test(manifest, folder)
         report = None
         if options.report:
-            report = measure(folder, manifest, model, options.text, progress)
+            report = measure(folder, manifest, model, texts, progress)
             write_report(report, folder)
         card = model_card(manifest, report)
         (folder / CARD).write_text(card, encoding="utf-8", newline="\n")
@@ -104,12 +108,6 @@ def with_self_test(manifest: Manifest, folder: Path) -> Manifest:
     half = any(spec.dtype == "float16" for spec in manifest.inputs)
     test = record_self_test(folder, manifest.precision, half=half)
     return bundle.write_manifest(dataclasses.replace(manifest, self_test=test), folder)
-
-
-def write_report(report: Report, folder: Path) -> None:
-    """Write the report for machines and the one for people."""
-    for name, text in ((REPORT_JSON, to_json(report)), (REPORT_MARKDOWN, to_markdown(report))):
-        (folder / name).write_text(text, encoding="utf-8", newline="\n")
 
 
 def make_policy(quantization: Quantization, target: Target) -> Policy:

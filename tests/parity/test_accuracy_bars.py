@@ -6,7 +6,7 @@ The bars are the project's promises; the measured figures stand beside them.
 import pytest
 from support import oracles
 
-from wiola_export.measure import measure_accuracy
+from wiola_export.measure import measure_accuracy, texts_to_measure
 from wiola_export.options import Quantization, Source
 from wiola_export.progress import Silent
 from wiola_export.source import find_model
@@ -20,7 +20,9 @@ BARS = {"int8": (5e-4, 1.002, 0.98), "int4": (1.35e-2, 1.01, 0.91)}
 def measured(folder, precision):
     """Export the demo and compare it with its checkpoint."""
     oracles.demo_bundle(folder, Quantization(precision=precision))
-    return measure_accuracy(folder, find_model(Source(variant="demo")), None, Silent()).drop
+    return measure_accuracy(
+        folder, find_model(Source(variant="demo")), texts_to_measure(None), Silent()
+    ).drop
 
 
 @pytest.mark.parametrize("precision", BARS)

@@ -1,0 +1,83 @@
+"""The command line: parse, call, turn known failures into one line."""
+
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+import click
+
+from wiola_export.commands.export import EXPORT_OPTIONS, run_export
+from wiola_export.commands.inspect import inspect
+from wiola_export.commands.report import report
+from wiola_export.commands.verify import verify
+from wiola_export.errors import ExportError
+from wiola_runtime.errors import WiolaRuntimeError
+
+NAME = "wiola-export"
+DONE, USER_CAN_FIX_IT, INTERRUPTED = 0, 2, 130
+
+
+@click.group(
+    invoke_without_command=True,
+    params=EXPORT_OPTIONS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96},
+    epilog="`wiola-run BUNDLE --prompt TEXT` generates text from a bundle.",
+)
+@click.option("--debug", is_flag=True, help="Show the traceback of a known failure.")
+@click.version_option(metadata.version(NAME), prog_name=NAME)
+@click.pass_context
+def app(context: click.Context, /, debug: bool, **choices: Any) -> None:  # noqa: ANN401, ARG001
+    """Export a Wiola checkpoint to a quantized, self-contained ONNX bundle.
+
+    \b
+    wiola-export --variant demo --int8
+    wiola-export --checkpoint DIR --int4 --out my-bundle
+    wiola-export inspect my-bundle
+    """  # noqa: D301  click's mark for lines that it must not wrap
+    given = [
+        parameter.opts[0]
+        for parameter in EXPORT_OPTIONS
+        if context.get_parameter_source(str(parameter.name))
+        is click.core.ParameterSource.COMMANDLINE
+    ]
+    if context.invoked_subcommand is None:
+        if not given:
+            click.echo(context.get_help())
+            return
+        run_export(choices)
+    elif given:
+        raise click.UsageError(
+            f"{', '.join(given)} belongs to an export, not to `{context.invoked_subcommand}`; "
+            f"see `{NAME} {context.invoked_subcommand} --help`"
+        )
+
+
+app.add_command(inspect)
+app.add_command(verify)
+app.add_command(report)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    0 done, 1 a bug (with its traceback), 2 something the user can fix, 130 interrupted.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        app.main(arguments, prog_name=NAME, standalone_mode=False)
+    except (ExportError, WiolaRuntimeError) as error:
+        if "--debug" in arguments:
+            raise
+        return _fail(str(error))
+    except click.ClickException as error:
+        return _fail(error.format_message())
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    return DONE
+
+
+def _fail(message: str) -> int:
+    line = " ".join(message.split())
+    click.echo(f"{NAME}: error: {line}", err=True)
+    return USER_CAN_FIX_IT

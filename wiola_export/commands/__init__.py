@@ -1,0 +1,1 @@
+"""One command per file; what is heavy is imported when the command runs."""
