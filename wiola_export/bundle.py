@@ -9,10 +9,10 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from wiola_export.contract import INPUTS, LOGITS
 from wiola_export.options import ExportOptions
 from wiola_export.serialize import MODEL_FILE
 from wiola_export.source import Model
-from wiola_export.trace import INPUTS, LOGITS
 from wiola_runtime.manifest import (
     FILE_NAME,
     FORMAT_VERSION,
@@ -144,5 +144,3 @@ def _file(path: Path) -> FileSpec:
         while block := file.read(_HASH_BLOCK_BYTES):
             digest.update(block)
     return FileSpec(size_bytes=path.stat().st_size, sha256=digest.hexdigest())
-
-

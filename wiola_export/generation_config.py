@@ -31,9 +31,7 @@ def sampling_defaults(raw: Mapping[str, object]) -> tuple[dict[str, float], tupl
             continue
         number = _number_in_range(name, value)
         if number is None:
-            warnings.append(
-                f"generation_config.json: {name} {value!r} is out of range; ignored"
-            )
+            warnings.append(f"generation_config.json: {name} {value!r} is out of range; ignored")
         else:
             found[name] = number
     if raw.get("do_sample") is True:

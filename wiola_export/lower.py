@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from wiola_export.contract import PAST_LENGTHS, TOKEN_IDS
 from wiola_export.errors import LoweringError
 from wiola_export.functions import DOMAIN
 from wiola_export.passes.fold_blend import FoldBlend
@@ -20,7 +21,6 @@ from wiola_export.passes.ort_kernels import OrtKernels
 from wiola_export.passes.pack_linears import PackLinears
 from wiola_export.passes.standard_kernels import StandardKernels
 from wiola_export.quantize.policy import Policy
-from wiola_export.trace import PAST_LENGTHS, TOKEN_IDS
 from wiola_runtime.manifest import QuantizedTensor, Target
 
 Passes = tuple[ir.passes.PassBase, ...]
@@ -48,7 +48,7 @@ def cleanup() -> Passes:
     return (
         common.InlinePass(),
         common.RemoveUnusedNodesPass(),
-        common.RemoveUnusedFunctionsPass(),
+        common.RemoveUnusedFunctionsPass(),  # type: ignore[no-untyped-call]
         common.CommonSubexpressionEliminationPass(),
         common.IdentityEliminationPass(),
         common.RemoveUnusedNodesPass(),

@@ -39,9 +39,13 @@ class Quantization:
         if not self.is_float and scheme == "float":
             raise OptionError(f"--scheme float contradicts --{self.precision}")
         if scheme == "dynamic" and self.precision != "int8":
-            raise OptionError(f"--scheme dynamic has 8 bits; use it with --int8, not --{self.precision}")
+            raise OptionError(
+                f"--scheme dynamic has 8 bits; use it with --int8, not --{self.precision}"
+            )
         if scheme != "weight-only" and self.block_size is not None:
-            raise OptionError(f"--block-size has no effect with --{self.precision}, scheme {scheme}")
+            raise OptionError(
+                f"--block-size has no effect with --{self.precision}, scheme {scheme}"
+            )
         if scheme == "float" and self.symmetric:
             raise OptionError(f"--symmetric has no effect with --{self.precision}")
         if self.block_size not in (None, *BLOCK_SIZES):

@@ -72,9 +72,7 @@ def check_target(target: Path, *, force: bool, sources: Collection[Path] = ()) -
 
 def _check_place(target: Path, sources: Collection[Path]) -> None:
     if target.exists() and not target.is_dir():
-        raise OutputError(
-            f"{target} is a file, expected a folder to write; choose another --out"
-        )
+        raise OutputError(f"{target} is a file, expected a folder to write; choose another --out")
     if os.path.ismount(target):
         raise OutputError(
             f"{target} is a mount point, which cannot be replaced in one step; "
@@ -93,8 +91,7 @@ def _check_vacant(target: Path, *, force: bool) -> None:
         return
     if not _is_bundle(target):
         raise OutputError(
-            f"{target} holds files and is no bundle, so it is never replaced; "
-            f"choose another --out"
+            f"{target} holds files and is no bundle, so it is never replaced; choose another --out"
         )
     if not force:
         raise OutputError(f"{target} already holds a bundle; replace it with --force")
@@ -206,8 +203,7 @@ def _disk_errors(target: Path) -> Iterator[None]:
             yield
     except OSError as error:
         raise OutputError(
-            f"{target} cannot be written ({error.strerror}: {error.filename}); "
-            f"choose another --out"
+            f"{target} cannot be written ({error.strerror}: {error.filename}); choose another --out"
         ) from error
 
 

@@ -52,9 +52,7 @@ def export(options: ExportOptions, progress: Progress | None = None) -> Bundle:
     texts = texts_to_measure(options.text)
     graph, stored = build_graph(model, options, progress)
     needed = stored_bytes(graph.graph)
-    with output_folder(
-        out, force=options.force, needed_bytes=needed, sources=sources
-    ) as folder:
+    with output_folder(out, force=options.force, needed_bytes=needed, sources=sources) as folder:
         progress.stage("writing weights")
         write_model(graph, folder, progress)
         manifest = describe_on_disk(model, options, graph, stored, folder)

@@ -28,7 +28,7 @@ class Silent:
     def stage(self, title: str) -> None:
         """Ignore the stage."""
 
-    def track(self, items: Iterable[Item], total: int) -> Iterator[Item]:
+    def track(self, items: Iterable[Item], total: int) -> Iterator[Item]:  # noqa: ARG002
         """Pass the items on."""
         yield from items
 

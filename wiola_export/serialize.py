@@ -80,12 +80,10 @@ class _DataFile:
         boundary = PAGE if contiguous.nbytes >= PAGE else LINE
         self._data.write(b"\0" * (-self._data.tell() % boundary))
         offset = self._data.tell()
-        self._data.write(memoryview(contiguous.reshape(-1).view(np.uint8)))
+        self._data.write(contiguous.reshape(-1).view(np.uint8).data)
         return self._reference(tensor, offset, contiguous.nbytes)
 
-    def _reference(
-        self, tensor: ir.TensorProtocol, offset: int, length: int
-    ) -> ir.ExternalTensor:
+    def _reference(self, tensor: ir.TensorProtocol, offset: int, length: int) -> ir.ExternalTensor:
         return ir.ExternalTensor(
             DATA_FILE,
             offset,

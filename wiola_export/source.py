@@ -11,6 +11,7 @@ from wiola_export.options import DEMO, Source
 from wiola_export.tokenizer_files import TokenizerFiles
 from wiola_export.weights import RandomSource, WeightSource
 
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A model that can be exported; nothing big is in memory.

@@ -14,18 +14,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim
 
+from wiola_export.contract import INPUTS, LOGITS
 from wiola_export.errors import LoweringError
 from wiola_export.families import Config, Family
 from wiola_export.functions import DOMAIN, OPSET, VERSION, load_function
-from wiola_runtime.manifest import TensorSpec
 
-TOKEN_IDS, PAST_LENGTHS, OUTPUT_POSITIONS = "input_ids", "past_lengths", "output_positions"
-LOGITS = "logits"
-INPUTS = (
-    TensorSpec(name=TOKEN_IDS, dtype="int64", axes=("B", "T"), role="token_ids"),
-    TensorSpec(name=PAST_LENGTHS, dtype="int64", axes=("B",), role="past_lengths"),
-    TensorSpec(name=OUTPUT_POSITIONS, dtype="int64", axes=("R",), role="output_positions"),
-)
 IR_VERSION = 10
 # Every dynamic axis has a size of its own, two or more: the tracer specialises on 0 and 1.
 EXAMPLE_SIZES = {"B": 2, "T": 3, "R": 5, "P": 7}

@@ -100,9 +100,7 @@ def _text(path: Path, *, name: str, description: str) -> Text:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     size_bytes = path.stat().st_size
-    return Text(
-        name=name, description=description, path=path, sha256=digest, size_bytes=size_bytes
-    )
+    return Text(name=name, description=description, path=path, sha256=digest, size_bytes=size_bytes)
 
 
 def _bounded_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:

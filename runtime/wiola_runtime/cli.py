@@ -62,14 +62,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--min-p", type=float, metavar="P")
     parser.add_argument("--repetition-penalty", type=float, default=1.0, metavar="X")
     parser.add_argument("--seed", type=int, help="same seed, same text; default: random")
-    parser.add_argument(
-        "--stop", action="append", default=[], metavar="TEXT", help="repeatable"
-    )
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="repeatable")
     parser.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu")
     parser.add_argument("--threads", type=int, metavar="N", help="default: physical cores")
-    parser.add_argument(
-        "--no-verify", action="store_true", help="skip the SHA-256 of the files"
-    )
+    parser.add_argument("--no-verify", action="store_true", help="skip the SHA-256 of the files")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
     return parser

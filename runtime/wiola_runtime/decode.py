@@ -39,12 +39,8 @@ def _decode_record(kind: type, raw: object, where: str) -> object:
     hints = get_type_hints(kind)
     missing, unknown = sorted(hints.keys() - raw.keys()), sorted(raw.keys() - hints.keys())
     if missing or unknown:
-        raise BundleError(
-            f"{where}: missing keys {missing}, unknown keys {unknown}; export again"
-        )
-    return kind(
-        **{key: decode(hint, raw[key], f"{where}:{key}") for key, hint in hints.items()}
-    )
+        raise BundleError(f"{where}: missing keys {missing}, unknown keys {unknown}; export again")
+    return kind(**{key: decode(hint, raw[key], f"{where}:{key}") for key, hint in hints.items()})
 
 
 def _decode_union(options: tuple[object, ...], raw: object, where: str) -> object:

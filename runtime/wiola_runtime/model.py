@@ -210,9 +210,7 @@ class Model:
             ids = (self.manifest.tokens.bos_id,)
         checked = check_ids(ids, self.manifest)
         if checked.ndim != 1:
-            raise GenerationError(
-                f"prompt has {checked.ndim} axes; expected token ids of one text"
-            )
+            raise GenerationError(f"prompt has {checked.ndim} axes; expected token ids of one text")
         if checked.size >= self.manifest.context_length:
             raise CapacityError(
                 f"the prompt has {checked.size} tokens, the context "

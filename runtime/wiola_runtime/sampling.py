@@ -39,9 +39,7 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        _check(
-            "temperature", self.temperature, 0 <= self.temperature < math.inf, "finite and >= 0"
-        )
+        _check("temperature", self.temperature, 0 <= self.temperature < math.inf, "finite and >= 0")
         _check(
             "top_k",
             self.top_k,

@@ -240,9 +240,7 @@ def _open(
     found = session.get_providers()
     if provider in found[:1]:
         return session
-    obstacle = (
-        f"ONNX Runtime fell back to {', '.join(found)}; check the CUDA and cuDNN libraries"
-    )
+    obstacle = f"ONNX Runtime fell back to {', '.join(found)}; check the CUDA and cuDNN libraries"
     if options.device == "cuda":
         raise DeviceError(f"device 'cuda' cannot be had: {obstacle}")
     devices.warn_cpu_instead(obstacle)

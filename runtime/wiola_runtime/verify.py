@@ -19,9 +19,7 @@ def require_files(folder: Path, manifest: Manifest) -> None:
         if name in {".", ".."} or "/" in name or "\\" in name:
             raise BundleError(f"the manifest names {name!r}, which is no bare file name")
         if not (folder / name).is_file():
-            raise BundleError(
-                f"{folder / name} not found; copy the bundle again or export again"
-            )
+            raise BundleError(f"{folder / name} not found; copy the bundle again or export again")
 
 
 def verify_files(folder: Path, manifest: Manifest) -> None:

@@ -1,7 +1,7 @@
 """Compare a CUDA bundle on the GPU with the same bundle on the CPU, and time both.
 
-Exports the demo and a random 120m for CUDA, runs their self-tests (recorded on the CPU) on the GPU,
-compares logits and greedy tokens, and prints tokens a second. Needs onnxruntime-gpu and a device.
+Exports the demo and a random 120m for CUDA, runs their self-tests (recorded on the CPU) on the
+GPU, compares logits and greedy tokens, and prints tokens a second. Needs onnxruntime-gpu.
 """
 
 import subprocess

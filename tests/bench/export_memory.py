@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.random_checkpoint import write_random_checkpoint  # noqa: E402  found by the line above
+from support.random_checkpoint import write_random_checkpoint
 
 
 def main(jobs):

@@ -52,9 +52,7 @@ def semantic():
 def session(tmp_path_factory):
     root = tmp_path_factory.mktemp("rows")
     checkpoint = oracles.write_checkpoint(oracles.load(CASE), root / "checkpoint")
-    out = oracles.write_bundle(
-        checkpoint, root / "bundle", "cpu", Quantization(precision="fp32")
-    )
+    out = oracles.write_bundle(checkpoint, root / "bundle", "cpu", Quantization(precision="fp32"))
     return Session(out, Manifest.read(out), SessionOptions(threads=1))
 
 

@@ -138,9 +138,7 @@ def write_checkpoint(case: Case, folder: Path, weights=None) -> Path:
     return folder
 
 
-def write_bundle(
-    checkpoint: Path, folder: Path, target: str, quantization: Quantization
-) -> Path:
+def write_bundle(checkpoint: Path, folder: Path, target: str, quantization: Quantization) -> Path:
     """Export a folder by the pipeline's own pieces, without self-test and report."""
     source = Source(checkpoint=checkpoint)
     options = ExportOptions(source=source, quantization=quantization, target=target)

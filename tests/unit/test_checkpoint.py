@@ -91,9 +91,7 @@ def test_the_hash_tells_configs_apart(folder):
 
 
 def test_a_folder_that_is_not_there(tmp_path):
-    refused(
-        tmp_path / "none", f"{tmp_path}/none not found, expected the folder of a checkpoint"
-    )
+    refused(tmp_path / "none", f"{tmp_path}/none not found, expected the folder of a checkpoint")
 
 
 def test_a_file_in_place_of_the_folder_names_the_folder(folder):
@@ -200,18 +198,14 @@ class TestShards:
         weight_map = shard(folder)
         write_index(folder, weight_map | {"e": weight_map["a"]})
 
-        refused(
-            folder, "model-00001-of-00002.safetensors lacks e, which model.safetensors.index"
-        )
+        refused(folder, "model-00001-of-00002.safetensors lacks e, which model.safetensors.index")
 
     def test_a_tensor_that_the_index_does_not_list(self, folder):
         weight_map = shard(folder)
         del weight_map["d"]
         write_index(folder, weight_map)
 
-        refused(
-            folder, "model-00002-of-00002.safetensors holds d, which model.safetensors.index"
-        )
+        refused(folder, "model-00002-of-00002.safetensors holds d, which model.safetensors.index")
 
     def test_a_tensor_in_two_shards(self, folder):
         shard(folder)
@@ -235,18 +229,14 @@ class TestShards:
         weight_map = shard(folder)
         write_index(folder, weight_map | {"a": shard_name})
 
-        refused(
-            folder, f"a lies in {shard_name!r}, expected the bare name of a .safetensors file"
-        )
+        refused(folder, f"a lies in {shard_name!r}, expected the bare name of a .safetensors file")
 
     @pytest.mark.parametrize("weight_map", [None, {}, ["a"]])
     def test_an_index_without_a_map(self, folder, weight_map):
         shard(folder)
         write_index(folder, weight_map)
 
-        refused(
-            folder, "model.safetensors.index.json has no weight_map of tensor names to shards"
-        )
+        refused(folder, "model.safetensors.index.json has no weight_map of tensor names to shards")
 
     def test_a_single_file_wins_over_shards_and_the_user_is_told(self, folder):
         shard(folder)
@@ -255,9 +245,7 @@ class TestShards:
 
         assert checkpoint.tensors.keys() == {"w"}
         (warning,) = checkpoint.warnings
-        assert warning.startswith(
-            f"{folder} holds model.safetensors and model.safetensors.index"
-        )
+        assert warning.startswith(f"{folder} holds model.safetensors and model.safetensors.index")
         assert warning.endswith("; only model.safetensors is read")
 
 
@@ -297,9 +285,7 @@ def test_code_in_the_folder_is_never_imported(folder, tmp_path, monkeypatch):
     code = f"import pathlib; pathlib.Path({str(canary)!r}).touch()"
     for name in ("configuration_wiola", "modeling_wiola", "tokenization_wiola", "conftest"):
         (folder / f"{name}.py").write_text(code, "utf-8")
-    edit_json(
-        folder / "tokenizer_config.json", auto_map={"AutoTokenizer": "tokenization_wiola.T"}
-    )
+    edit_json(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": "tokenization_wiola.T"})
     monkeypatch.chdir(folder)
 
     assert "auto_map" in open_checkpoint(folder).config
@@ -364,9 +350,7 @@ class TestCheck:
         other[-1, -1] += 1
         checkpoint = self.opened(tmp_path / "other", {"embed": table, "head": other})
 
-        with pytest.raises(
-            CheckpointError, match=r"head differs from embed, the weight that it"
-        ):
+        with pytest.raises(CheckpointError, match=r"head differs from embed, the weight that it"):
             checkpoint.check_tied("head", "embed")
 
     def test_a_tied_copy_of_another_shape_differs(self, tmp_path):

@@ -87,8 +87,7 @@ def test_a_line_beyond_the_limit_is_refused_before_it_is_held(tmp_path):
     path = written(tmp_path / "one_line.txt", b"ok\n" + b"x" * (MAX_LINE_BYTES + 1))
 
     message = (
-        f"{path}, line 2 is longer than 1048576 bytes; "
-        "break it into paragraphs, e.g. with fold -s"
+        f"{path}, line 2 is longer than 1048576 bytes; break it into paragraphs, e.g. with fold -s"
     )
     with pytest.raises(CorpusError, match=f"^{re.escape(message)}$"):
         user_text(path)

@@ -48,9 +48,7 @@ def test_perplexity_is_that_of_the_next_token():
 def test_the_size_of_a_block_changes_nothing():
     candidate = TableModel(noise=0.5)
 
-    assert (
-        drop_of(candidate, size=1) == drop_of(candidate, size=7) == drop_of(candidate, size=4)
-    )
+    assert drop_of(candidate, size=1) == drop_of(candidate, size=7) == drop_of(candidate, size=4)
 
 
 def test_the_candidate_is_called_with_the_windows_of_each_block():

@@ -74,9 +74,7 @@ def test_an_absent_tie_means_tied():
 
 
 def test_training_settings_change_nothing():
-    assert (
-        parse(atm_enabled=True, atm_threshold=0.5, gcla_gate_init=1.0, dropout=0.1) == parse()
-    )
+    assert parse(atm_enabled=True, atm_threshold=0.5, gcla_gate_init=1.0, dropout=0.1) == parse()
 
 
 WRONG = {
@@ -93,9 +91,7 @@ WRONG = {
     "num_attention_heads 6 is no multiple of num_key_value_heads 4": {"num_key_value_heads": 4},
     "head size 3 is odd; the rotation needs pairs": {"num_attention_heads": 32},
     "srpe_spiral_divisor 8.0 and srpe_theta -1.0 must be positive": {"srpe_theta": -1.0},
-    "srpe_spiral_divisor -8.0 and srpe_theta 10000.0 must be positive": {
-        "srpe_spiral_divisor": -8
-    },
+    "srpe_spiral_divisor -8.0 and srpe_theta 10000.0 must be positive": {"srpe_spiral_divisor": -8},
     "head_dim 32 is not hidden_size / num_attention_heads = 16": {"head_dim": 32},
 }
 

@@ -102,9 +102,7 @@ def test_every_linear_and_lookup_is_listed_and_quantized(target, form):
 
 def test_kept_weights_are_listed_with_the_reason():
     """120 features are no multiple of 16, so the table cannot be stored in blocks."""
-    _, stored = oracles.lowered(
-        oracles.load("odd_sizes"), "cpu", Quantization(precision="int8")
-    )
+    _, stored = oracles.lowered(oracles.load("odd_sizes"), "cpu", Quantization(precision="int8"))
 
     kept = {t.name: t.note for t in stored if t.bits > 8}
     assert kept == {
@@ -181,9 +179,7 @@ def test_a_scheme_without_a_portable_form_is_refused():
     policy = Policy(matrices=SignedRows(), tables=SignedRows(), floats="float32")
     model = oracles.semantic(oracles.load("gqa3"))
 
-    with pytest.raises(
-        LoweringError, match=r"^SignedRows has no form in plain ai\.onnx operators"
-    ):
+    with pytest.raises(LoweringError, match=r"^SignedRows has no form in plain ai\.onnx operators"):
         lower(model, "portable", policy, context_length=256)
 
 
@@ -210,16 +206,12 @@ def test_an_operator_that_no_pass_knows_is_named(target):
 def test_a_foreign_operator_is_not_portable():
     model, _ = oracles.lowered(oracles.load("untied"), "cpu", Quantization(precision="fp32"))
 
-    with pytest.raises(
-        LoweringError, match=r"^target portable has no form of com\.microsoft::"
-    ):
+    with pytest.raises(LoweringError, match=r"^target portable has no form of com\.microsoft::"):
         prove_lowered(model, "portable")
 
 
 def test_a_target_is_a_list_that_can_be_read():
-    names = {
-        t: [type(p).__name__ for p in structure(t, 64)] for t in ("cpu", "cuda", "portable")
-    }
+    names = {t: [type(p).__name__ for p in structure(t, 64)] for t in ("cpu", "cuda", "portable")}
 
     assert names["portable"] == []
     assert names["cuda"] == [*names["cpu"], "HalfPrecision"]

@@ -163,9 +163,7 @@ def test_a_target_that_fills_up_meanwhile_is_left_alone(target):
 def test_a_file_is_no_target(target):
     target.write_text("x", "utf-8")
 
-    refused(
-        f"{target} is a file, expected a folder to write; choose another", target, force=True
-    )
+    refused(f"{target} is a file, expected a folder to write; choose another", target, force=True)
 
 
 def test_a_parent_that_is_a_file(tmp_path):
@@ -290,9 +288,7 @@ def test_an_old_bundle_that_cannot_be_removed_is_a_warning(target, monkeypatch):
         raise OSError(errno.EBUSY, "Device or resource busy", str(path))
 
     monkeypatch.setattr(output.shutil, "rmtree", refuse)
-    with pytest.warns(
-        RuntimeWarning, match=r"could not be removed \(Device or resource busy\)"
-    ):
+    with pytest.warns(RuntimeWarning, match=r"could not be removed \(Device or resource busy\)"):
         with output_folder(target, force=True, needed_bytes=0) as partial:
             write_bundle(partial, "new")
 

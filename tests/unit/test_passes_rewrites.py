@@ -48,9 +48,7 @@ def test_a_blend_folds_into_its_neighbours():
     }
     for name, factor in scaled.items():
         weight = initializer_weight(model.graph.initializers[name])
-        np.testing.assert_allclose(
-            weight.rows(0, 4), case.weights[name][:4] * factor, rtol=1e-6
-        )
+        np.testing.assert_allclose(weight.rows(0, 4), case.weights[name][:4] * factor, rtol=1e-6)
 
 
 @pytest.mark.parametrize("logit", [-50.0, -12.0, 5.9, 6.1, 50.0])

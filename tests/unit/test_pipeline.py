@@ -171,9 +171,7 @@ def test_an_existing_bundle_is_refused_before_anything_is_written(exported, chec
 
 def test_a_bundle_is_no_source(exported, tmp_path):
     """Rounding what has been rounded loses quality silently."""
-    with pytest.raises(
-        CheckpointError, match=r"is an exported bundle \(it has manifest\.json\)"
-    ):
+    with pytest.raises(CheckpointError, match=r"is an exported bundle \(it has manifest\.json\)"):
         run(exported.folder, tmp_path / "bundle")
 
 
@@ -220,9 +218,7 @@ def test_a_bfloat16_checkpoint_keeps_its_best_tokens(tmp_path):
     assert np.array_equal(found.argmax(-1), expected.argmax(-1))
 
 
-@pytest.mark.parametrize(
-    ("target", "form"), [("cpu", INT4), ("portable", INT8), ("cuda", FP16)]
-)
+@pytest.mark.parametrize(("target", "form"), [("cpu", INT4), ("portable", INT8), ("cuda", FP16)])
 def test_other_targets_pass_their_self_test_here(checkpoint, tmp_path, target, form):
     bundle = run(checkpoint, tmp_path / "bundle", form, target)
 
@@ -269,8 +265,7 @@ def test_the_wrong_variant_is_refused(checkpoint, tmp_path):
         export(wanted)
 
     assert str(caught.value) == (
-        f"--checkpoint {checkpoint} is not of variant 120m but of a size of its own; "
-        f"drop --variant"
+        f"--checkpoint {checkpoint} is not of variant 120m but of a size of its own; drop --variant"
     )
 
 

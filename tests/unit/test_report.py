@@ -140,9 +140,7 @@ def test_one_scale_per_row_is_said_so():
 
 
 def test_the_card_of_random_weights_warns_in_its_first_line():
-    assert (
-        model_card(random_manifest(), None).splitlines()[0].startswith("> **Random weights.**")
-    )
+    assert model_card(random_manifest(), None).splitlines()[0].startswith("> **Random weights.**")
     assert "Random weights" not in model_card(manifest(), report_on())
 
 

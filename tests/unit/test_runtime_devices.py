@@ -108,9 +108,7 @@ def test_two_builds_of_onnxruntime_are_refused(monkeypatch):
     both = {"onnxruntime", "onnxruntime-gpu"}
     monkeypatch.setattr(devices, "_is_installed", both.__contains__)
 
-    with pytest.raises(
-        DeviceError, match=r"onnxruntime and onnxruntime-gpu are both installed"
-    ):
+    with pytest.raises(DeviceError, match=r"onnxruntime and onnxruntime-gpu are both installed"):
         devices.check_flavours()
 
 

@@ -136,9 +136,7 @@ def test_what_is_no_manifest_is_refused(tmp_path, content, message):
 
 
 def test_a_folder_without_manifest_is_no_bundle(tmp_path):
-    with pytest.raises(
-        BundleError, match=r"manifest\.json not found; is .* an exported bundle"
-    ):
+    with pytest.raises(BundleError, match=r"manifest\.json not found; is .* an exported bundle"):
         Manifest.read(tmp_path)
 
 
@@ -147,7 +145,5 @@ def test_roles_find_their_tensors():
 
     assert manifest.input_with("past_lengths").name == "lengths"
     assert manifest.output_with("logits").name == "scores"
-    with pytest.raises(
-        BundleError, match=r"lists no output with role 'token_ids'; export again"
-    ):
+    with pytest.raises(BundleError, match=r"lists no output with role 'token_ids'; export again"):
         manifest.output_with("token_ids")

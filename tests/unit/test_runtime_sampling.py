@@ -49,9 +49,7 @@ def test_a_value_out_of_range_names_its_field(field, value, expected):
 
 @pytest.mark.parametrize("field", ["top_k", "top_p", "min_p"])
 def test_an_option_without_effect_is_refused(field):
-    with pytest.raises(
-        ValueError, match=f"{field} has no effect at temperature 0; leave it out"
-    ):
+    with pytest.raises(ValueError, match=f"{field} has no effect at temperature 0; leave it out"):
         Sampling(**{field: 1})
 
 
@@ -146,7 +144,5 @@ def test_the_penalty_reaches_prompt_and_reply():
 def test_logits_that_are_no_numbers_are_an_error(bad, temperature):
     pick = sampler(Sampling(temperature=temperature, seed=0), vocab_size=3)
 
-    with pytest.raises(
-        BundleError, match=rf"returned a logit of {bad}, .* run Model\.self_test"
-    ):
+    with pytest.raises(BundleError, match=rf"returned a logit of {bad}, .* run Model\.self_test"):
         pick(np.asarray([1, bad, 2], np.float32))

@@ -72,9 +72,7 @@ def tested(tmp_path):
         prompt_ids=prompt_ids,
         token_ids=token_ids,
         logits=(
-            GoldenLogits(
-                position=4, token_ids=(7, 8), values=tuple(map(float, logits[4, 7:9]))
-            ),
+            GoldenLogits(position=4, token_ids=(7, 8), values=tuple(map(float, logits[4, 7:9]))),
         ),
         tolerance=1e-4,
     )
@@ -101,9 +99,7 @@ def test_other_golden_values_are_noticed(tested):
     with load(folder) as model:
         report = model.self_test()
 
-    assert report.mismatch == (
-        f"token 7 of the reply is {golden.token_ids[-1]}, the bundle says 0"
-    )
+    assert report.mismatch == (f"token 7 of the reply is {golden.token_ids[-1]}, the bundle says 0")
 
 
 def test_a_bundle_without_golden_values_says_so(tmp_path):

@@ -214,9 +214,7 @@ def test_a_manifest_that_describes_another_graph_is_refused(tmp_path):
     manifest = folder / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"sum_in"', '"other"'))
 
-    with pytest.raises(
-        BundleError, match=r"disagree on the inputs other, sum_in; export again"
-    ):
+    with pytest.raises(BundleError, match=r"disagree on the inputs other, sum_in; export again"):
         load(folder)
 
 

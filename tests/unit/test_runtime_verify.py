@@ -59,9 +59,7 @@ def test_a_file_name_cannot_leave_the_folder(folder, name):
     path = folder / "manifest.json"
     path.write_text(path.read_text().replace(f'"{WEIGHTS}"', f'"{name}"'.replace("\\", "\\\\")))
 
-    with pytest.raises(
-        BundleError, match=r"the manifest names '.*', which is no bare file name"
-    ):
+    with pytest.raises(BundleError, match=r"the manifest names '.*', which is no bare file name"):
         load(folder)
 
 
@@ -70,9 +68,7 @@ def test_a_manifest_must_vouch_for_graph_and_tokenizer(folder, name):
     path = folder / "manifest.json"
     path.write_text(path.read_text().replace(f'"{name}": {{', '"manifest.json": {'))
 
-    with pytest.raises(
-        BundleError, match=rf"the manifest has no SHA-256 of {name}; export again"
-    ):
+    with pytest.raises(BundleError, match=rf"the manifest has no SHA-256 of {name}; export again"):
         load(folder)
 
 
@@ -80,9 +76,7 @@ def test_a_graph_that_is_none_is_refused_in_one_line(folder):
     """ONNX Runtime's own failure becomes a bundle error."""
     (folder / GRAPH).write_bytes(b"no graph")
 
-    with pytest.raises(
-        BundleError, match=r"onnxruntime 1\.\d+.* refuses .*model\.onnx: .*"
-    ) as e:
+    with pytest.raises(BundleError, match=r"onnxruntime 1\.\d+.* refuses .*model\.onnx: .*") as e:
         load(folder, verify=False)
 
     assert "\n" not in str(e.value)

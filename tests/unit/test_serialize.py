@@ -88,9 +88,7 @@ def test_the_listed_sizes_are_those_in_the_file(tmp_path, target, form):
     weights = {place for name, place in places(tmp_path).items() if ".weight." in name}
     inline = [
         tensor
-        for tensor in onnx.load(
-            tmp_path / MODEL_FILE, load_external_data=False
-        ).graph.initializer
+        for tensor in onnx.load(tmp_path / MODEL_FILE, load_external_data=False).graph.initializer
         if ".weight." in tensor.name and not uses_external_data(tensor)
     ]
     assert not inline

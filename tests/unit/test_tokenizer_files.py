@@ -92,9 +92,7 @@ def test_a_bos_that_only_the_tokenizer_names_is_found(folder):
 
 def test_a_tokenizer_that_adds_bos_is_noticed(folder):
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.post_processor = TemplateProcessing(
-        single="<bos> $A", special_tokens=[("<bos>", 1)]
-    )
+    tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
     tokenizer.save(str(folder / "tokenizer.json"))
 
     assert tokenizer_of(folder).adds_bos
@@ -144,9 +142,7 @@ def test_a_tokenizer_without_vocabulary(folder):
         b'{"model": {"type": "BPE", "vocab": {}, "merges": []}}'
     )
 
-    refused(
-        folder, f"{folder}/tokenizer.json has an empty vocabulary; save the tokenizer again"
-    )
+    refused(folder, f"{folder}/tokenizer.json has an empty vocabulary; save the tokenizer again")
 
 
 def test_a_vocabulary_beyond_the_embedding_is_refused(folder):
@@ -224,9 +220,7 @@ def test_without_sampling_only_what_greedy_decoding_knows_is_kept(do_sample):
     defaults, (warning,) = sampling_defaults(raw)
 
     assert defaults == {"repetition_penalty": 1.1}
-    assert warning.startswith(
-        "generation_config.json sets top_k without do_sample; decoding is"
-    )
+    assert warning.startswith("generation_config.json sets top_k without do_sample; decoding is")
 
 
 @pytest.mark.parametrize(

@@ -88,9 +88,7 @@ class Model(layered.LayeredModel):
         self._compute = compute
 
     def forward(self, input_ids, _past_lengths, output_positions, _states):
-        return (
-            self._compute(input_ids.float(), input_ids.shape[1])[:, output_positions, None],
-        )
+        return (self._compute(input_ids.float(), input_ids.shape[1])[:, output_positions, None],)
 
 
 class NoState:

@@ -66,9 +66,7 @@ def contract(manifest: "Manifest") -> "Table":
         key = (stem, spec.axes)
         if key not in seen:
             seen.add(key)
-            table.add_row(
-                stem, spec.dtype, "(" + ", ".join(map(str, spec.axes)) + ")", spec.role
-            )
+            table.add_row(stem, spec.dtype, "(" + ", ".join(map(str, spec.axes)) + ")", spec.role)
     return table
 
 

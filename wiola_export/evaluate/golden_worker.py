@@ -6,7 +6,6 @@ The one argument is a `Request` as JSON; JSON is what it prints.
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +54,7 @@ def record(request: Request) -> dict[str, object]:
 
 
 def _golden(row: NDArray[np.float32], position: int) -> dict[str, object]:
-    best: Sequence[int] = np.argsort(-row, kind="stable")[:TOP_LOGITS].tolist()
+    best: list[int] = np.argsort(-row, kind="stable")[:TOP_LOGITS].tolist()
     values = [round(float(row[i]), 5) for i in best]
     return {"position": position, "token_ids": best, "values": values}
 

@@ -41,9 +41,7 @@ def measure(request: Request) -> dict[str, object]:
     model.manifest = dataclasses.replace(model.manifest, tokens=tokens)
     prompt, prefill, decode = _lengths(model.manifest.context_length)
     first = [_reply(model, prompt_tokens=prefill, new_tokens=1) for _ in range(1 + REPEATS)]
-    steps = [
-        _reply(model, prompt_tokens=prompt, new_tokens=1 + decode) for _ in range(1 + REPEATS)
-    ]
+    steps = [_reply(model, prompt_tokens=prompt, new_tokens=1 + decode) for _ in range(1 + REPEATS)]
     return {
         "load_seconds": model.load_seconds,
         "first_token_seconds": median(t.first_token_seconds for t in first[1:]),

@@ -25,7 +25,7 @@ class Positions:
 
 def positions_after(past_lengths: Tensor, count: int | torch.SymInt) -> Positions:
     """Place `count` new tokens behind the cached ones of each row."""
-    new = torch.arange(count, device=past_lengths.device)
+    new = torch.arange(count, device=past_lengths.device)  # type: ignore[arg-type]
     index = past_lengths[:, None] + new[None, :]
     return Positions(index, 1.0 / (index + 1).to(torch.float32)[..., None])
 

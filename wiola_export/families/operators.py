@@ -16,6 +16,9 @@ from torch import Tensor
 from torch.nn import functional
 
 Shape = Sequence[int | torch.SymInt]
+Attributes = dict[
+    str, int | float | str | bool | Sequence[int] | Sequence[float] | Sequence[str] | Sequence[bool]
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,9 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 
 def silu(x: Tensor) -> Tensor:
     """Apply x · sigmoid(x)."""
-    return _record("SiLU", [x], {}, x.shape) if torch.compiler.is_exporting() else functional.silu(x)
+    return (
+        _record("SiLU", [x], {}, x.shape) if torch.compiler.is_exporting() else functional.silu(x)
+    )
 
 
 def wrms_norm(x: Tensor, weight: Tensor, offset: Tensor, epsilon: float) -> Tensor:
@@ -62,7 +67,7 @@ def srpe(x: Tensor, positions: Tensor, head_dim: int, spiral: Spiral) -> Tensor:
     Pairs are (j, j + D/2).
     """
     if torch.compiler.is_exporting():
-        attributes = {"head_size": head_dim, **dataclasses.asdict(spiral)}
+        attributes: Attributes = {"head_size": head_dim, **dataclasses.asdict(spiral)}
         return _record("SRPE", [x, positions], attributes, x.shape)
     steps = torch.arange(0, head_dim, 2, dtype=torch.float32, device=x.device)
     omega = spiral.theta ** (-steps / head_dim)
@@ -70,7 +75,7 @@ def srpe(x: Tensor, positions: Tensor, head_dim: int, spiral: Spiral) -> Tensor:
     angle = p * omega * (1 + 1 / spiral.divisor)
     radius = 1 + spiral.amplitude * torch.sin(p * spiral.frequency * omega)
     cos, sin = radius * torch.cos(angle), radius * torch.sin(angle)
-    low, high = x.unflatten(-1, (-1, head_dim)).float().chunk(2, dim=-1)
+    low, high = _unflatten(x, (-1, head_dim)).float().chunk(2, dim=-1)
     rotated = torch.cat((low * cos - high * sin, low * sin + high * cos), dim=-1)
     return rotated.flatten(-2).to(x.dtype)
 
@@ -95,7 +100,7 @@ def causal_attention(
     if torch.compiler.is_exporting():
         b, _, p, size = past_key.shape
         grown = (b, groups, p + q.shape[1], size)
-        attributes = {"num_heads": num_heads, "kv_num_heads": groups}
+        attributes: Attributes = {"num_heads": num_heads, "kv_num_heads": groups}
         outputs = torch.onnx.ops.symbolic_multi_out(
             "wiola::CausalAttention",
             [q, k, v, past_key, past_value],
@@ -142,13 +147,14 @@ def context_attention(q: Tensor, k: Tensor, v: Tensor, heads: tuple[int, int]) -
     """Attend from each position to its own n layer summaries (B, T, n, K·D); no rotation."""
     num_heads, groups = heads
     if torch.compiler.is_exporting():
-        attributes = {"num_heads": num_heads, "kv_num_heads": groups}
+        attributes: Attributes = {"num_heads": num_heads, "kv_num_heads": groups}
         return _record("ContextAttention", [q, k, v], attributes, q.shape)
-    keys = k.unflatten(-1, (groups, 1, -1))  # (B, T, n, K, 1, D)
-    values = v.unflatten(-1, (groups, 1, -1))
-    queries = q.unflatten(-1, (groups, num_heads // groups, -1))[:, :, None]
+    keys = _unflatten(k, (groups, 1, -1))  # (B, T, n, K, 1, D)
+    values = _unflatten(v, (groups, 1, -1))
+    queries = _unflatten(q, (groups, num_heads // groups, -1))[:, :, None]
     scores = (queries * keys).sum(-1, keepdim=True) / math.sqrt(keys.shape[-1])
-    return (scores.softmax(2) * values).sum(2).flatten(-3)
+    mixed: Tensor = (scores.softmax(2) * values).sum(2).flatten(-3)
+    return mixed
 
 
 def gated_blend(own: Tensor, context: Tensor, gate: Tensor, blend_logit: Tensor) -> Tensor:
@@ -156,16 +162,21 @@ def gated_blend(own: Tensor, context: Tensor, gate: Tensor, blend_logit: Tensor)
     if torch.compiler.is_exporting():
         return _record("GatedBlend", [own, context, gate, blend_logit], {}, own.shape)
     beta = torch.sigmoid(blend_logit)
-    return torch.sigmoid(gate) * ((1 - beta) * own + beta * context)
+    mixed: Tensor = torch.sigmoid(gate) * ((1 - beta) * own + beta * context)
+    return mixed
+
+
+def _unflatten(x: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Cut the last axis in `sizes`."""
+    cut: Tensor = x.unflatten(-1, sizes)  # type: ignore[no-untyped-call]
+    return cut
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return _unflatten(x, (heads, -1)).transpose(1, 2)
 
 
-def _record(
-    op_type: str, inputs: list[Tensor], attributes: dict[str, float | int], shape: Shape
-) -> Tensor:
+def _record(op_type: str, inputs: list[Tensor], attributes: Attributes, shape: Shape) -> Tensor:
     return torch.onnx.ops.symbolic(
         f"wiola::{op_type}", inputs, attributes, dtype=inputs[0].dtype, shape=shape, version=1
     )

@@ -13,7 +13,7 @@ FOREIGN_KEYS = frozenset({
     "num_local_experts", "partial_rotary_factor", "qk_norm", "rope_scaling", "sliding_window",
     "use_sliding_window",
 })  # fmt: skip
-OFF = (None, False, 0, [], {})
+OFF: tuple[object, ...] = (None, False, 0, [], {})
 
 
 def read_int(config: Mapping[str, object], key: str, default: int | None = None) -> int:

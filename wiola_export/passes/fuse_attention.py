@@ -61,5 +61,3 @@ def fuse(graph: ir.Graph, call: ir.Node, lengths: tuple[ir.Value, ir.Value]) -> 
         past.shape = ir.Shape([batch, groups, "C", size])
         present.shape = ir.Shape([batch, groups, "C", size])
     chain.replace([call], dict(zip(call.outputs, outputs, strict=True)))
-
-

@@ -12,6 +12,7 @@ FULL = {
     "SkipSimplifiedLayerNormalization", "SimplifiedLayerNormalization", "WRMSNorm",
     "RunningMean", "Cast",
 }  # fmt: skip
+MATRIX_AXES = 2
 
 
 class HalfPrecision(ir.passes.InPlacePass):
@@ -70,27 +71,12 @@ class _Halving:
 
     def _set_inputs(self, node: ir.Node, found: ir.DataType, wanted: ir.DataType) -> None:
         for index, value in enumerate(node.inputs):
-            if value is None or value.dtype != found or initializer_weight(value) is not None:
-                if not self._is_small_constant(value, wanted):
-                    continue
-            assert value is not None
+            if value is None or value.dtype != found or _is_matrix(value):
+                continue
             if value.is_graph_input():
-                self._retype(value, wanted)
+                value.dtype = wanted  # a cache holds what attention computes with
             else:
                 node.replace_input_with(index, self._cast(value, wanted, before=node))
-
-    def _is_small_constant(self, value: ir.Value | None, wanted: ir.DataType) -> bool:
-        weight = initializer_weight(value)
-        return (
-            value is not None
-            and weight is not None
-            and len(weight.shape) < 2  # noqa: PLR2004  matrices are cast when they are stored
-            and value.dtype != wanted
-        )
-
-    def _retype(self, value: ir.Value, dtype: ir.DataType) -> None:
-        """Change the type of a graph input: a cache holds what attention computes with."""
-        value.dtype = dtype
 
     def _cast(self, value: ir.Value, dtype: ir.DataType, *, before: ir.Node) -> ir.Value:
         key = (value, dtype)
@@ -106,6 +92,12 @@ class _Halving:
                 self._graph.insert_before(before, chain.nodes)
                 self._casts[key] = cast
         return self._casts[key]
+
+
+def _is_matrix(value: ir.Value) -> bool:
+    """Tell a weight matrix: it gets its type when it is stored."""
+    weight = initializer_weight(value)
+    return weight is not None and len(weight.shape) == MATRIX_AXES
 
 
 def _reads_half(node: ir.Node) -> bool:

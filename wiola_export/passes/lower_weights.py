@@ -1,6 +1,5 @@
 """Linears and the embedding lookup become kernels on weights as they are stored."""
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import onnx_ir as ir
@@ -95,7 +94,7 @@ def describe(
 ) -> QuantizedTensor:
     """Say how a weight is stored."""
     form = decision.form
-    parts: Sequence[int] = [part.size_bytes for part in recipe.parts().values()]
+    parts = [part.size_bytes for part in recipe.parts().values()]
     return QuantizedTensor(
         name=f"{name} ({role})" if role != "matrix" else name,
         sources=recipe.weight.sources,

@@ -30,9 +30,7 @@ def merge(graph: ir.Graph, split: ir.Node) -> bool:
     inputs = [operand(split, 0), chain.ints(*wide)]
     both, *rest = chain.add_many("Split", inputs, {"axis": -1}, outputs=len(wide))
     rotated = chain.add("RotaryEmbedding", [both, *q.inputs[1:]], domain=MICROSOFT)
-    parts = chain.add_many(
-        "Split", [rotated, chain.ints(*sizes[:2])], {"axis": -1}, outputs=2
-    )
+    parts = chain.add_many("Split", [rotated, chain.ints(*sizes[:2])], {"axis": -1}, outputs=2)
     # The rotations read the old Split, so they go first.
     graph.insert_after(split, chain.nodes)
     chain.nodes = []

@@ -5,7 +5,7 @@ import math
 import onnx_ir as ir
 
 from wiola_export.errors import LoweringError
-from wiola_export.passes.surgery import MICROSOFT, Chain, initializer
+from wiola_export.passes.surgery import MICROSOFT, Chain, initializer, same_type
 from wiola_export.quantize.formats import Blocks, Floats, SignedRows
 from wiola_export.quantize.policy import Decision, Role
 from wiola_export.quantize.recipes import (
@@ -55,7 +55,7 @@ class OrtKernels:
         if isinstance(recipe, FloatRecipe):
             values = part(chain.graph, recipe, "values", name)
             rows = chain.add("Gather", [values, indices])
-            rows.dtype = values.dtype
+            same_type(rows, values)
             return rows
         assert isinstance(recipe, BlockRecipe)
         assert not recipe.weight.shape[1] % recipe.form.block_size
@@ -72,7 +72,7 @@ class OrtKernels:
             },
             domain=MICROSOFT,
         )
-        rows.dtype = parts[1].dtype
+        same_type(rows, parts[1])
         return rows
 
     def _blocks(self, chain: Chain, x: ir.Value, recipe: BlockRecipe, name: str) -> ir.Value:

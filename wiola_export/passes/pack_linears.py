@@ -1,7 +1,5 @@
 """Linears that read the same input become one, whose output is split."""
 
-from os.path import commonprefix
-
 import onnx_ir as ir
 
 from wiola_export.passes.surgery import Chain, calls, initializer, operand, static_dim
@@ -58,9 +56,10 @@ def weight_of(call: ir.Node) -> Weight:
 
 def packed_name(names: list[str]) -> str:
     """Join `a.q.weight` and `a.k.weight` to `a.q+k.weight`."""
-    prefix = commonprefix(names).rpartition(".")[0]
-    middle = (name.removeprefix(f"{prefix}.").removesuffix(".weight") for name in names)
-    return f"{prefix}.{'+'.join(middle)}.weight"
+    prefixes, middles = zip(
+        *(name.removesuffix(".weight").rpartition(".")[::2] for name in names), strict=True
+    )
+    return f"{prefixes[0]}.{'+'.join(middles)}.weight"
 
 
 def packed_shape(call: ir.Node, features: int) -> ir.Shape:

@@ -4,7 +4,7 @@ import onnx_ir as ir
 
 from wiola_export.errors import LoweringError
 from wiola_export.passes.ort_kernels import part
-from wiola_export.passes.surgery import Chain
+from wiola_export.passes.surgery import Chain, same_type
 from wiola_export.quantize.formats import Blocks, Floats
 from wiola_export.quantize.policy import Decision, Role
 from wiola_export.quantize.recipes import BlockRecipe, FloatRecipe, Recipe
@@ -32,7 +32,7 @@ class StandardKernels:
             attributes = {"axis": 1, "block_size": recipe.form.block_size}
             inputs = [part(chain.graph, recipe, role, name) for role in recipe.parts()]
             weight = chain.add("DequantizeLinear", inputs, attributes)
-            weight.dtype = x.dtype
+            same_type(weight, x)
         else:
             weight = part(chain.graph, recipe, "values", name)
         columns = chain.add("Transpose", [weight], {"perm": [1, 0]})
@@ -42,13 +42,12 @@ class StandardKernels:
         """Look up codes, scales and zero points, and dequantize what was found."""
         roles = list(recipe.parts())
         found = [
-            chain.add("Gather", [part(chain.graph, recipe, role, name), indices])
-            for role in roles
+            chain.add("Gather", [part(chain.graph, recipe, role, name), indices]) for role in roles
         ]
         if isinstance(recipe, FloatRecipe):
             return found[0]
         assert isinstance(recipe, BlockRecipe)
         attributes = {"axis": 2, "block_size": recipe.form.block_size}
         rows = chain.add("DequantizeLinear", found, attributes)
-        rows.dtype = found[1].dtype
+        same_type(rows, found[1])
         return rows

@@ -46,7 +46,7 @@ class Chain:
             self.graph.opset_imports.setdefault(domain, 1)
         first = next((value for value in inputs if value is not None), None)
         for output in node.outputs:
-            output.dtype = None if first is None else first.dtype
+            same_type(output, first)
         self.nodes.append(node)
         return node.outputs
 
@@ -58,10 +58,16 @@ class Chain:
     def replace(self, old: Sequence[ir.Node], outputs: Mapping[ir.Value, ir.Value]) -> None:
         """Put the chain where the last of the `old` nodes stands and hand its results on."""
         for before, after in outputs.items():
-            after.dtype = before.dtype
+            same_type(after, before)
         ir.convenience.replace_nodes_and_values(
             self.graph, old[-1], old, self.nodes, list(outputs), list(outputs.values())
         )
+
+
+def same_type(value: ir.Value, other: ir.Value | None) -> None:
+    """Give a value the element type of another, where that is known."""
+    if other is not None and other.dtype is not None:
+        value.dtype = other.dtype
 
 
 def constant(graph: ir.Graph, name: str, array: NDArray[np.generic]) -> ir.Value:

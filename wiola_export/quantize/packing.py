@@ -18,7 +18,7 @@ def pack_nibbles(codes: Bytes) -> Bytes:
     """Put two 4-bit codes of the last axis in a byte, the first one low; odd ends get a zero."""
     if codes.shape[-1] % 2:
         codes = np.concatenate([codes, np.zeros_like(codes[..., :1])], axis=-1)
-    return codes[..., ::2] | codes[..., 1::2] << 4
+    return codes[..., ::2] | np.left_shift(codes[..., 1::2], 4, dtype=np.uint8)
 
 
 def unpack_nibbles(packed: Bytes, count: int) -> Bytes:

@@ -126,7 +126,9 @@ class BlockRecipe:
     def make(self) -> Mapping[str, Array]:
         """Round chunks of rows, several at a time."""
         parts = self.parts()
-        arrays = {role: np.empty(_byte_shape(part), _byte_type(part)) for role, part in parts.items()}
+        arrays = {
+            role: np.empty(_byte_shape(part), _byte_type(part)) for role, part in parts.items()
+        }
         chunks = list(_chunks(self.weight, even=True))
         # Reading and rounding release the interpreter lock for most of their time.
         with ThreadPoolExecutor(_workers()) as pool:
@@ -197,9 +199,11 @@ class PartTensor(ir.LazyTensor):
         part = recipe.parts()[role]
         dims = ir.Shape(shape or part.shape)
         super().__init__(
-            lambda: ir.PackedTensor(recipe.make()[role], part.dtype, shape=dims)
-            if part.dtype.bitwidth < BYTE_BITS
-            else ir.tensor(recipe.make()[role].reshape(dims.numpy())),
+            lambda: (
+                ir.PackedTensor(recipe.make()[role], part.dtype, shape=dims)
+                if part.dtype.bitwidth < BYTE_BITS
+                else ir.tensor(recipe.make()[role].reshape(dims.numpy()))
+            ),
             dtype=part.dtype,
             shape=dims,
             name=name,

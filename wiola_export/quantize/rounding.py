@@ -97,11 +97,9 @@ def _symmetric(blocks: Floats32, form: Blocks) -> tuple[Floats32, Floats32]:
     return scales, np.full_like(scales, form.middle)
 
 
-def _codes(
-    blocks: Floats32, scales: Floats32, zero_points: Floats32, form: Blocks
-) -> Floats32:
+def _codes(blocks: Floats32, scales: Floats32, zero_points: Floats32, form: Blocks) -> Floats32:
     safe = np.where(scales == 0, 1, scales)[..., None]
-    codes = blocks / safe
+    codes: Floats32 = np.divide(blocks, safe, dtype=np.float32)
     codes += zero_points[..., None]
     np.rint(codes, out=codes)
-    return np.clip(codes, 0, form.highest_code, out=codes)
+    return codes.clip(0, form.highest_code, out=codes)

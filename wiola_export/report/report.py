@@ -108,8 +108,7 @@ def to_json(report: Report) -> str:
         "weights": report.weights,
         **_accuracy_figures(report.accuracy),
         **_size_figures(report.sizes),
-        "coverage": dataclasses.asdict(report.coverage)
-        | {"sentence": report.coverage.sentence()},
+        "coverage": dataclasses.asdict(report.coverage) | {"sentence": report.coverage.sentence()},
         "speed": dataclasses.asdict(report.speed) if report.speed else None,
         "machine": dataclasses.asdict(report.machine),
     }

@@ -107,7 +107,8 @@ class DualStreamFeedForward(nn.Module):
         a = self.down_a(ops.silu(self.gate_a(x)) * self.up_a(x))
         b = self.down_b(functional.gelu(self.up_b(x)))
         alpha = torch.sigmoid(self.fusion(torch.cat((a, b), dim=-1)))
-        return b + alpha * (a - b)
+        mixed: Tensor = b + alpha * (a - b)
+        return mixed
 
 
 class GclaLayer(Layer):
@@ -173,4 +174,6 @@ class GclaModel(LayeredModel):
     def head(self, x: Tensor, output_positions: Tensor) -> Tensor:
         """Norm the wanted positions and project them on the vocabulary."""
         chosen = torch.index_select(self.model.final_norm(x), 1, output_positions)
-        return self.model.embed_tokens(chosen) if self._tied else self.lm_head(chosen)
+        table = self.model.embed_tokens if self._tied else self.lm_head
+        logits: Tensor = table(chosen)
+        return logits
