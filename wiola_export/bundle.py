@@ -72,18 +72,8 @@ def describe(
         states=states,
         tokens=_tokens(model),
         generation_defaults=dict(model.tokenizer.generation_defaults),
-        graph=GraphSpec(
-            file=MODEL_FILE,
-            opset=graph.opset_imports[""],
-            domains=tuple(sorted(domain for domain in graph.opset_imports if domain)),
-            minimum_onnxruntime=MINIMUM_ONNXRUNTIME[options.target],
-        ),
-        quantization=QuantizationSpec(
-            scheme=options.quantization.resolved_scheme,
-            bits=options.quantization.bits,
-            block_size=options.quantization.resolved_block_size,
-            tensors=tuple(stored),
-        ),
+        graph=_graph(graph, options),
+        quantization=_quantization(options, stored),
         self_test=None,
         source=SourceSpec(
             checkpoint_sha256=None if checkpoint is None else checkpoint.sha256(),
@@ -105,6 +95,24 @@ def write_manifest(manifest: Manifest, folder: Path) -> Manifest:
     whole = dataclasses.replace(manifest, files={name: _file(folder / name) for name in names})
     (folder / FILE_NAME).write_text(whole.to_json(), encoding="utf-8", newline="\n")
     return whole
+
+
+def _graph(graph: ir.Graph, options: ExportOptions) -> GraphSpec:
+    return GraphSpec(
+        file=MODEL_FILE,
+        opset=graph.opset_imports[""],
+        domains=tuple(sorted(domain for domain in graph.opset_imports if domain)),
+        minimum_onnxruntime=MINIMUM_ONNXRUNTIME[options.target],
+    )
+
+
+def _quantization(options: ExportOptions, stored: Sequence[QuantizedTensor]) -> QuantizationSpec:
+    return QuantizationSpec(
+        scheme=options.quantization.resolved_scheme,
+        bits=options.quantization.bits,
+        block_size=options.quantization.resolved_block_size,
+        tensors=tuple(stored),
+    )
 
 
 def _states(model: Model, graph: ir.Graph) -> tuple[StateSpec, ...]:

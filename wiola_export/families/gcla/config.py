@@ -62,11 +62,10 @@ class GclaConfig:
             raise CheckpointError(
                 f"config.json: head size {self.head_dim} is odd; the rotation needs pairs"
             )
-        if min(self.srpe_spiral_divisor, self.srpe_theta, self.rms_norm_eps) <= 0:
-            raise CheckpointError(
-                f"config.json: srpe_spiral_divisor {self.srpe_spiral_divisor}, srpe_theta "
-                f"{self.srpe_theta} and rms_norm_eps {self.rms_norm_eps} must be positive"
-            )
+        for key in ("srpe_spiral_divisor", "srpe_theta", "rms_norm_eps"):
+            if getattr(self, key) <= 0:
+                value = getattr(self, key)
+                raise CheckpointError(f"config.json: {key} is {value}; expected more than 0")
 
     @property
     def head_dim(self) -> int:
