@@ -29,8 +29,10 @@ from wiola_runtime.manifest import (
 )
 from wiola_runtime.verify import TOKENIZER_FILE
 
-# Oldest ONNX Runtime that loads a target's graphs and passes their self-tests.
-MINIMUM_ONNXRUNTIME = {"cpu": "1.23.0", "cuda": "1.23.0", "portable": "1.23.0"}
+# Oldest ONNX Runtime that was seen to load the graphs and pass their self-tests; the kernels for
+# 8-bit blocks came with the later one (docs/decisions/0002-oldest-onnxruntime.md).
+OLDEST_ONNXRUNTIME, OLDEST_WITH_BLOCKS = "1.20.1", "1.23.2"
+BLOCK_KERNELS = {"MatMulNBits", "GatherBlockQuantized"}
 PRODUCERS = ("wiola-export", "torch", "onnx", "onnx-ir", "onnxscript")
 DTYPES: dict[ir.DataType | None, DType] = {
     ir.DataType.INT64: "int64",
@@ -72,7 +74,7 @@ def describe(
         states=states,
         tokens=_tokens(model),
         generation_defaults=dict(model.tokenizer.generation_defaults),
-        graph=_graph(graph, options),
+        graph=_graph(graph),
         quantization=_quantization(options, stored),
         self_test=None,
         source=SourceSpec(
@@ -97,12 +99,13 @@ def write_manifest(manifest: Manifest, folder: Path) -> Manifest:
     return whole
 
 
-def _graph(graph: ir.Graph, options: ExportOptions) -> GraphSpec:
+def _graph(graph: ir.Graph) -> GraphSpec:
+    blocks = any(node.op_type in BLOCK_KERNELS for node in graph)
     return GraphSpec(
         file=MODEL_FILE,
         opset=graph.opset_imports[""],
         domains=tuple(sorted(domain for domain in graph.opset_imports if domain)),
-        minimum_onnxruntime=MINIMUM_ONNXRUNTIME[options.target],
+        minimum_onnxruntime=OLDEST_WITH_BLOCKS if blocks else OLDEST_ONNXRUNTIME,
     )
 
 
