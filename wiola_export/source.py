@@ -1,6 +1,7 @@
 """Find the model that is to be exported: a checkpoint, the demo, or random weights of a size."""
 
 import dataclasses
+import re
 from importlib import resources
 from pathlib import Path
 
@@ -81,7 +82,7 @@ def _from_checkpoint(folder: Path, name: str, variant: str | None) -> Model:
     for copy, original in config.tied_copies().items():
         checkpoint.check_tied(copy, original)
     return Model(
-        name=name.removesuffix(".").lower() or family.name,
+        name=_file_name(name) or family.name,
         variant=variant,
         family=family,
         config=config,
@@ -107,6 +108,11 @@ def _random(variant: str, seed: int) -> Model:
         checkpoint=None,
         seed=seed,
     )
+
+
+def _file_name(name: str) -> str:
+    """Make a name that needs no quotes in a shell: `My Model` becomes `my-model`."""
+    return re.sub(r"[^a-z0-9._]+", "-", name.lower()).strip("-.")
 
 
 def _same_shape(one: Config, other: Config) -> bool:

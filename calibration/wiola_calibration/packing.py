@@ -110,7 +110,7 @@ def _cut(
     if windows == 0:
         raise CorpusError(
             f"{text.path} gives {len(ids)} tokens, fewer than one window of {context}; "
-            "give a longer text or a smaller context"
+            "give a longer text"
         )
     kept = np.asarray(ids[: windows * context], dtype=np.int64)
     record = TextRecord(

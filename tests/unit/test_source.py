@@ -40,6 +40,12 @@ def test_a_folder_names_the_model(tmp_path):
     assert model.family.name == "gcla"
 
 
+def test_a_name_needs_no_quotes_in_a_shell(tmp_path):
+    folder = oracles.write_checkpoint(oracles.load("untied"), tmp_path / "Ünser Modell (v2)")
+
+    assert find_model(Source(checkpoint=folder)).name == "nser-modell-v2"
+
+
 def test_an_unknown_variant_lists_the_known():
     with pytest.raises(OptionError) as caught:
         find_model(Source(variant="7b"))
