@@ -14,8 +14,8 @@ import warnings
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from wiola_export.checkpoint.source_file import read_json_object
 from wiola_export.errors import CheckpointError, OutputError
-from wiola_export.source_file import read_json_object
 from wiola_runtime import manifest
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -5,11 +5,10 @@ import re
 from importlib import resources
 from pathlib import Path
 
-from wiola_export.checkpoint import Checkpoint, open_checkpoint
+from wiola_export.checkpoint import Checkpoint, TokenizerFiles, open_checkpoint
 from wiola_export.errors import CheckpointError, OptionError
 from wiola_export.families import Config, Family, detect, find_variant, variant_names
 from wiola_export.options import DEMO, Source
-from wiola_export.tokenizer_files import TokenizerFiles
 from wiola_export.weights import RandomSource, WeightSource
 
 

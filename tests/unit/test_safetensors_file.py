@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from support.checkpoint_folder import DEMO, LFS_POINTER, entry, write_raw
 
+from wiola_export.checkpoint.safetensors_file import read_header, read_rows
 from wiola_export.errors import CheckpointError
-from wiola_export.safetensors_file import read_header, read_rows
 
 DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 
@@ -244,7 +244,7 @@ def test_one_wrong_byte_is_refused_or_gives_what_the_safetensors_package_gives(p
 
 MEASURE = """
 import pathlib, resource, sys
-from wiola_export.safetensors_file import read_header, read_rows
+from wiola_export.checkpoint.safetensors_file import read_header, read_rows
 info = read_header(pathlib.Path(sys.argv[1]))["w"]
 read_rows(info, 0, 1)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -9,10 +9,10 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from wiola_export.checkpoint import open_checkpoint
+from wiola_export.checkpoint.generation_config import sampling_defaults
+from wiola_export.checkpoint.source_file import read_json_object
+from wiola_export.checkpoint.tokenizer_files import read_optional, read_tokenizer
 from wiola_export.errors import CheckpointError
-from wiola_export.generation_config import sampling_defaults
-from wiola_export.source_file import read_json_object
-from wiola_export.tokenizer_files import read_optional, read_tokenizer
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from wiola_export.checkpoint.source_file import check_content, parse_json_object, read_range
 from wiola_export.errors import CheckpointError
-from wiola_export.source_file import check_content, parse_json_object, read_range
 
 DType = Literal["F32", "F16", "BF16"]
 

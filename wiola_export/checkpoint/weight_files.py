@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
+from wiola_export.checkpoint.safetensors_file import TensorInfo, read_header
+from wiola_export.checkpoint.source_file import read_json_object
 from wiola_export.errors import CheckpointError
-from wiola_export.safetensors_file import TensorInfo, read_header
-from wiola_export.source_file import read_json_object
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"

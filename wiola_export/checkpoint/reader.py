@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from wiola_export.checkpoint.safetensors_file import TensorInfo, read_rows
+from wiola_export.checkpoint.source_file import check_content, read_json_object, read_range
+from wiola_export.checkpoint.tokenizer_files import TokenizerFiles, read_optional, read_tokenizer
+from wiola_export.checkpoint.weight_files import doubts_about_weights, find_tensors, name_some
 from wiola_export.errors import CheckpointError
-from wiola_export.safetensors_file import TensorInfo, read_rows
-from wiola_export.source_file import check_content, read_json_object, read_range
-from wiola_export.tokenizer_files import TokenizerFiles, read_optional, read_tokenizer
-from wiola_export.weight_files import doubts_about_weights, find_tensors, name_some
 from wiola_runtime import manifest
 
 CONFIG_FILE = "config.json"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from wiola_export.checkpoint.generation_config import sampling_defaults
+from wiola_export.checkpoint.source_file import check_content, read_json_object, read_range
 from wiola_export.errors import CheckpointError
-from wiola_export.generation_config import sampling_defaults
-from wiola_export.source_file import check_content, read_json_object, read_range
 
 TOKENIZER_FILE = "tokenizer.json"
 
