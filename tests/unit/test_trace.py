@@ -10,7 +10,7 @@ from support import oracles
 from support.graphs import to_bytes
 
 from wiola_export.errors import LoweringError
-from wiola_export.families import Family, layered
+from wiola_export.families import Family
 from wiola_export.functions import DOMAIN
 from wiola_export.trace import EXAMPLE_SIZES, trace
 
@@ -80,7 +80,7 @@ def test_the_semantic_graph_is_a_valid_model():
     onnx.checker.check_model(model, full_check=True)
 
 
-class Model(layered.LayeredModel):
+class Model(torch.nn.Module):
     """Ties its graph to the example in one way or another."""
 
     def __init__(self, compute) -> None:

@@ -3,6 +3,7 @@
 Axes: B batch, T new positions, R positions that return logits, V vocabulary, d hidden size.
 """
 
+import abc
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
@@ -30,7 +31,7 @@ def positions_after(past_lengths: Tensor, count: int | torch.SymInt) -> Position
     return Positions(index, 1.0 / (index + 1).to(torch.float32)[..., None])
 
 
-class Layer(nn.Module):
+class Layer(nn.Module, abc.ABC):
     """One decoder layer.
 
     Attributes:
@@ -39,27 +40,27 @@ class Layer(nn.Module):
 
     num_states: int
 
+    @abc.abstractmethod
     def forward(
         self, x: Tensor, carry: Carry, at: Positions, past: State
     ) -> tuple[Tensor, Carry, State]:
         """Map (B, T, d), what earlier layers hand on, and past state to the next ones."""
-        raise NotImplementedError
 
 
-class LayeredModel(nn.Module):
+class LayeredModel(nn.Module, abc.ABC):
     """Embedding, layers, head; what a step needs of the past is an argument and a result."""
 
+    @abc.abstractmethod
     def embed(self, input_ids: Tensor) -> Tensor:
         """Map token ids (B, T) to (B, T, d)."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def layers(self) -> Sequence[tuple[str, Layer]]:
         """Return every layer with the prefix of its parameter names, in order."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def head(self, x: Tensor, output_positions: Tensor) -> Tensor:
         """Map (B, T, d) to the logits (B, R, V) of the wanted positions."""
-        raise NotImplementedError
 
     def forward(
         self,
