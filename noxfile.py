@@ -3,6 +3,8 @@
 `nox -s demo` and `nox -s tests` are all that a newcomer needs; `nox -l` lists the rest.
 """
 
+from pathlib import Path
+
 import nox
 
 nox.options.sessions = ["tests"]
@@ -10,13 +12,14 @@ CONSTRAINTS = ("-c", "constraints.txt")
 PRODUCT = ("./runtime[cpu]", ".[trace]")
 EDITABLE = ("-e", "./runtime[cpu]", "-e", ".[trace]")
 DEMO = "build/wiola-demo-int8"
+EXPORT_DEMO = ("wiola-export", "--variant", "demo", "--int8", "--out", DEMO, "--force")
 
 
 @nox.session
 def demo(session: nox.Session) -> None:
     """Export the packaged demo checkpoint to INT8, show its report, generate a paragraph."""
     session.install(*CONSTRAINTS, *PRODUCT)
-    session.run("wiola-export", "--variant", "demo", "--int8", "--out", DEMO, "--force")
+    session.run(*EXPORT_DEMO)
     session.run("python", "-c", f"print(open('{DEMO}/report.md', encoding='utf-8').read())")
     prompt = ("--prompt", "It is a truth universally acknowledged, that", "--seed", "7")
     sampling = ("--temperature", "0.7", "--top-p", "0.9", "--max-new-tokens", "120")
@@ -29,6 +32,7 @@ def tests(session: nox.Session) -> None:
     session.install(*CONSTRAINTS, *EDITABLE, "pytest", "hypothesis")
     session.run("python", "-m", "pytest", *session.posargs)
     if not session.posargs:
+        session.run(*EXPORT_DEMO, "--no-report")
         session.notify("check")
         session.notify("light")
 
@@ -48,6 +52,10 @@ def light(session: nox.Session) -> None:
     """Prove that the runtime's wheel runs a bundle where neither torch nor onnx is installed."""
     session.install(*CONSTRAINTS, "./runtime[cpu]", "pytest")
     session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/packaging")
+    if not Path(DEMO).is_dir():
+        session.error(f"{DEMO} is not there; run `nox -s demo` first")
+    session.run("wiola-run", DEMO, "--self-test")
+    session.run("wiola-run", DEMO, "--prompt", "It is a truth", "--max-new-tokens", "16")
 
 
 @nox.session
