@@ -1,5 +1,7 @@
 """The command line: parse, call, turn known failures into one line."""
 
+import io
+import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -11,7 +13,7 @@ from wiola_export.commands.export import EXPORT_OPTIONS, run_export
 from wiola_export.commands.inspect import inspect
 from wiola_export.commands.report import report
 from wiola_export.commands.verify import verify
-from wiola_export.errors import ExportError
+from wiola_export.errors import ExportError, OptionError
 from wiola_runtime.errors import WiolaRuntimeError
 
 NAME = "wiola-export"
@@ -20,7 +22,7 @@ DONE, USER_CAN_FIX_IT, INTERRUPTED = 0, 2, 130
 
 @click.group(
     invoke_without_command=True,
-    params=EXPORT_OPTIONS,
+    params=[*EXPORT_OPTIONS],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96},
     epilog="`wiola-run BUNDLE --prompt TEXT` generates text from a bundle.",
 )
@@ -47,7 +49,7 @@ def app(context: click.Context, /, debug: bool, **choices: Any) -> None:  # noqa
             return
         run_export(choices)
     elif given:
-        raise click.UsageError(
+        raise OptionError(
             f"{', '.join(given)} belongs to an export, not to `{context.invoked_subcommand}`; "
             f"see `{NAME} {context.invoked_subcommand} --help`"
         )
@@ -64,16 +66,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 done, 1 a bug (with its traceback), 2 something the user can fix, 130 interrupted.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A console that lacks a character shows a substitute and goes on.
+        sys.stdout.reconfigure(errors="replace")
     try:
-        app.main(arguments, prog_name=NAME, standalone_mode=False)
+        return _run(arguments)
     except (ExportError, WiolaRuntimeError) as error:
         if "--debug" in arguments:
             raise
         return _fail(str(error))
-    except click.ClickException as error:
-        return _fail(error.format_message())
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else NAME
+        return _fail(f"{error.format_message()} See `{command} --help`.")
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        with app.make_context(NAME, arguments.copy()) as context:
+            app.invoke(context)
+    except click.exceptions.Exit as leaving:  # --help, --version
+        return leaving.exit_code
+    except BrokenPipeError:
+        # The reader left; what is still buffered must not fail again when Python exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return DONE
 
 

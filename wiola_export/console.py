@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
+from rich.text import Text
 
 from wiola_export.progress import Item, Progress, Silent
 
@@ -24,7 +25,9 @@ def watching(*, quiet: bool) -> Iterator[Progress]:
         yield Silent()
     elif console.is_terminal:
         with _bars(console) as bars:
-            yield Bars(bars)
+            shown = Bars(bars)
+            yield shown
+            shown.finish()
     else:
         yield Lines()
 
@@ -43,7 +46,7 @@ class Bars:
 
     def stage(self, title: str) -> None:
         """Finish the bar of the last stage and start another."""
-        self._finish()
+        self.finish()
         self._task = self._bars.add_task(title, total=None)
 
     def track(self, items: Iterable[Item], total: int) -> Iterator[Item]:
@@ -56,9 +59,11 @@ class Bars:
 
     def warn(self, message: str) -> None:
         """Print above the bars."""
-        self._bars.console.print(f"[bold yellow]warning:[/] {message}", highlight=False)
+        line = Text.assemble(("warning: ", "bold yellow"), message)
+        self._bars.console.print(line)
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Mark the stage as done; one that failed is left as it was."""
         if self._task is not None:
             self._bars.update(self._task, total=1, completed=1)
 

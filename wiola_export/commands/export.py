@@ -67,8 +67,10 @@ def run_export(choices: Mapping[str, Any]) -> None:
     options = parse(choices)
     from wiola_export.console import announce, watching  # noqa: PLC0415  heavy imports wait
     from wiola_export.pipeline import export  # noqa: PLC0415
+    from wiola_export.source import find_model  # noqa: PLC0415
 
     if options.source.is_random:
+        find_model(options.source)  # an unknown variant is an error, not a notice
         announce(RANDOM_NOTICE, RANDOM_TITLE)
     with watching(quiet=choices["quiet"] or choices["json"]) as progress:
         bundle = export(options, progress)

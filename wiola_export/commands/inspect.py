@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 140
 
 
-@click.command()
+@click.command(short_help="Show what BUNDLE holds.")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
 def inspect(bundle: Path, *, as_json: bool) -> None:
@@ -30,8 +30,10 @@ def inspect(bundle: Path, *, as_json: bool) -> None:
     terminal = Console(highlight=False)
     # In a pipe there is no width to fit.
     console = terminal if terminal.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
-    for table in (identity(manifest), contract(manifest), matrices(manifest), files(manifest)):
-        console.print(table)
+    with console.capture() as text:
+        for section in (identity, contract, matrices, sizes, files):
+            console.print(section(manifest))
+    click.echo(text.get(), nl=False)
 
 
 def identity(manifest: "Manifest") -> "Table":
@@ -82,6 +84,21 @@ def matrices(manifest: "Manifest") -> "Table":
         block, bits = str(tensor.block_size or "row"), str(tensor.bits)
         block = "" if tensor.bits > 8 else block  # noqa: PLR2004  floats have no blocks
         table.add_row(tensor.name, shape, bits, block, size(tensor.size_bytes), tensor.note)
+    return table
+
+
+def sizes(manifest: "Manifest") -> "Table":
+    """Say which part of the model takes how much."""
+    from wiola_export.report.figures import significant, size  # noqa: PLC0415
+    from wiola_export.report.size import measure_sizes  # noqa: PLC0415
+
+    found = measure_sizes(manifest)
+    table = _table(f"{size(found.total_bytes)} on disk", "part", "size")
+    for name, size_bytes in {**found.by_file, **found.by_part}.items():
+        if size_bytes:
+            table.add_row(name, size(size_bytes))
+    if found.bits_per_weight is not None:
+        table.caption = f"{significant(found.bits_per_weight)} bits per weight of the matrices"
     return table
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from wiola_runtime.devices import Device
 
 
-@click.command()
+@click.command(short_help="Check files and self-test of BUNDLE.")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
     "--device", type=click.Choice(("cpu", "cuda", "auto")), default="cpu", show_default=True
