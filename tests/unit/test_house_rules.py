@@ -1,20 +1,16 @@
 """Rules that no linter knows, as a ratchet: lower a number, never raise one."""
 
 import ast
-import builtins
 from pathlib import Path
 
 import pytest
 
-import wiola_calibration
-import wiola_export
-import wiola_runtime
-
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("wiola_export", "runtime/wiola_runtime", "calibration/wiola_calibration")
-FILES = sorted(path for folder in PACKAGES for path in (ROOT / folder).rglob("*.py"))
+RUNTIME = ROOT / "runtime/wiola_runtime"
+PACKAGES = (ROOT / "wiola_export", RUNTIME, ROOT / "calibration/wiola_calibration")
+FILES = sorted(path for folder in PACKAGES for path in folder.rglob("*.py"))
 MAX_FILE_LINES = 300
-MAX_FUNCTION_LINES = 45
+MAX_FUNCTION_LINES = 40
 RUNTIME_LINES = 2150
 
 
@@ -22,18 +18,20 @@ RUNTIME_LINES = 2150
 def test_a_file_fits_in_the_head(path):
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source)
-    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
-    sizes = {f.name: f.end_lineno - f.lineno + 1 for f in functions}
+    functions = [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    sizes = [(node.name, node.end_lineno - node.lineno + 1) for node in functions]
 
     assert source.count("\n") <= MAX_FILE_LINES
-    assert {name: size for name, size in sizes.items() if size > MAX_FUNCTION_LINES} == {}
+    assert [(name, size) for name, size in sizes if size > MAX_FUNCTION_LINES] == []
     assert ast.get_docstring(tree)
 
 
 def test_the_runtime_stays_small():
-    lines = (p.read_text("utf-8").count("\n") for p in FILES if "runtime" in p.parts)
+    lines = (path.read_text("utf-8").count("\n") for path in RUNTIME.rglob("*.py"))
 
-    assert sum(lines) <= RUNTIME_LINES
+    assert 0 < sum(lines) <= RUNTIME_LINES
 
 
 def test_nothing_is_caught_that_is_not_known():
@@ -48,10 +46,3 @@ def test_nothing_is_caught_that_is_not_known():
 
     # tokenizers raises plain exceptions; reading tokenizer.json is the one place for them.
     assert [place.partition(":")[0] for place in caught] == ["text.py"]
-
-
-@pytest.mark.parametrize("package", [wiola_runtime, wiola_calibration, wiola_export])
-def test_the_public_surface_is_a_list_and_true(package):
-    assert len(set(package.__all__)) == len(package.__all__)
-    assert all(hasattr(package, name) for name in package.__all__)
-    assert not set(package.__all__) & set(dir(builtins))
