@@ -34,6 +34,9 @@ GRAPH_ERRORS = (
 )
 
 
+MAX_THREADS = 1024  # beyond any machine that runs such a model; ONNX Runtime would start them all
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
     """Where and how wide the graph runs.
@@ -48,8 +51,10 @@ class SessionOptions:
     allow_spinning: bool = False
 
     def __post_init__(self) -> None:
-        if self.threads is not None and self.threads < 1:
-            raise DeviceError(f"threads is {self.threads}; expected at least 1, or None")
+        if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
+            raise DeviceError(
+                f"threads is {self.threads}; expected 1 to {MAX_THREADS}, or None to choose"
+            )
 
 
 class Session:

@@ -47,8 +47,15 @@ class Tokenizer:
         return cls(native, tokens)
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text; special tokens written out in it count as such."""
-        ids = list(self._native.encode(text).ids)
+        """Return the token ids of a text; special tokens written out in it count as such.
+
+        Raises:
+            GenerationError: The text is no Unicode text: bytes that were no UTF-8 got in.
+        """
+        try:
+            ids = list(self._native.encode(text).ids)
+        except TypeError as error:
+            raise GenerationError("the text is not valid Unicode; give UTF-8 text") from error
         bos = self._tokens.bos_id
         # A text that spells out its own beginning gets no second one from the tokenizer.
         if self._tokens.adds_bos and ids[:2] == [bos, bos]:

@@ -26,10 +26,12 @@ def verify_files(folder: Path, manifest: Manifest) -> None:
     """Check the size and the SHA-256 of every file of the bundle.
 
     Raises:
-        BundleError: A file is not the one that was exported, or the manifest vouches for no
-            graph or tokenizer; the message names the file.
+        BundleError: A file is not the one that was exported, or the manifest does not vouch for
+            graph, weights or tokenizer; the message names the file.
     """
-    for name in (manifest.graph.file, TOKENIZER_FILE):
+    # The graph names its weights after itself; whatever lies there is loaded with it.
+    weights = {path.name for path in folder.glob(f"{manifest.graph.file}*")}
+    for name in sorted({manifest.graph.file, TOKENIZER_FILE, *weights}):
         if name not in manifest.files:
             raise BundleError(f"the manifest has no SHA-256 of {name}; export again")
     for name, expected in sorted(manifest.files.items()):

@@ -90,6 +90,10 @@ WRONG = {
     "hidden_size 96 is no multiple of num_attention_heads 5": {"num_attention_heads": 5},
     "num_attention_heads 6 is no multiple of num_key_value_heads 4": {"num_key_value_heads": 4},
     "head size 3 is odd; the rotation needs pairs": {"num_attention_heads": 32},
+    "num_hidden_layers is 1099511627776; expected at most 1024": {"num_hidden_layers": 1 << 40},
+    "max_position_embeddings is 1099511627776; expected at most 1048576": {
+        "max_position_embeddings": 1 << 40
+    },
     "srpe_theta is -1.0; expected more than 0": {"srpe_theta": -1.0},
     "srpe_spiral_divisor is -8.0; expected more than 0": {"srpe_spiral_divisor": -8},
     "head_dim 32 is not hidden_size / num_attention_heads = 16": {"head_dim": 32},

@@ -90,7 +90,7 @@ def test_random_weights_are_announced(tmp_path, capsys):
         (["--prompt", "x", "--temperature", "-1"], "temperature is -1.0; expected finite"),
         (["--prompt", "x", "--top-p", "0.5"], "top_p has no effect at temperature 0"),
         (["--prompt", "x", "--max-new-tokens", "-1"], "max_new_tokens is -1; expected"),
-        (["--prompt", "x", "--threads", "0"], "threads is 0; expected at least 1"),
+        (["--prompt", "x", "--threads", "0"], "threads is 0; expected 1 to 1024"),
         (["--prompt", "x", "--device", "cuda"], "device 'cuda' cannot be had"),
         (["--self-test"], "bundle tiny has no self-test"),
     ],

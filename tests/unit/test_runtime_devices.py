@@ -174,7 +174,7 @@ def test_this_machine_has_between_one_and_all_cores():
 
 
 def test_no_threads_is_refused():
-    with pytest.raises(DeviceError, match=r"threads is 0; expected at least 1, or None"):
+    with pytest.raises(DeviceError, match=r"threads is 0; expected 1 to 1024, or None to choose"):
         SessionOptions(threads=0)
 
 

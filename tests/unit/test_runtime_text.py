@@ -165,3 +165,8 @@ def test_a_normalizer_does_not_disturb_streaming():
     tokenizer = Tokenizer(native, SPECIALS)
 
     assert "".join(streamed(tokenizer, tokenizer.encode("É日"))) == "é日"
+
+
+def test_bytes_that_were_no_utf_8_are_refused(tokenizer):
+    with pytest.raises(GenerationError, match="the text is not valid Unicode; give UTF-8 text"):
+        tokenizer.encode("a\ud800b")

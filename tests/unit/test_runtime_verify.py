@@ -1,5 +1,6 @@
 """A damaged or foreign bundle is refused by the name of its file."""
 
+import json
 import shutil
 
 import pytest
@@ -93,3 +94,13 @@ def test_a_moved_bundle_works_from_any_directory(folder, tmp_path, monkeypatch):
     with load(moved.relative_to(tmp_path)) as model:
         assert model.generate("It", max_new_tokens=1).token_ids
     moved.chmod(0o755)
+
+
+def test_weights_that_the_manifest_does_not_list_are_refused(tmp_path):
+    folder = TinyBundle().write(tmp_path / "b")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["files"][WEIGHTS]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+    with pytest.raises(BundleError, match=r"has no SHA-256 of model\.onnx\.data; export again"):
+        load(folder)

@@ -13,11 +13,15 @@ FOREIGN_KEYS = frozenset({
     "num_local_experts", "partial_rotary_factor", "qk_norm", "rope_scaling", "sliding_window",
     "use_sliding_window",
 })  # fmt: skip
+# No size of a model that fits a small machine is larger; what is, would exhaust memory later.
+MOST = 1 << 20
 OFF: tuple[object, ...] = (None, False, 0, [], {})
 
 
-def read_int(config: Mapping[str, object], key: str, default: int | None = None) -> int:
-    """Read a positive integer.
+def read_int(
+    config: Mapping[str, object], key: str, default: int | None = None, *, most: int = MOST
+) -> int:
+    """Read a positive integer, at most `most`.
 
     Raises:
         CheckpointError: The key is absent and has no default, or its value is no such number.
@@ -25,6 +29,8 @@ def read_int(config: Mapping[str, object], key: str, default: int | None = None)
     value = _read(config, key, default)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise CheckpointError(f"config.json: {key} is {value!r}; expected a positive integer")
+    if value > most:
+        raise CheckpointError(f"config.json: {key} is {value}; expected at most {most}")
     return value
 
 

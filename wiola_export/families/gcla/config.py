@@ -85,7 +85,7 @@ class GclaConfig:
         config = cls(
             vocab_size=vocab_size,
             hidden_size=reading.read_int(raw, "hidden_size"),
-            num_hidden_layers=reading.read_int(raw, "num_hidden_layers"),
+            num_hidden_layers=reading.read_int(raw, "num_hidden_layers", most=1024),
             num_attention_heads=reading.read_int(raw, "num_attention_heads"),
             num_key_value_heads=reading.read_int(raw, "num_key_value_heads"),
             dsff_narrow_size=reading.read_int(raw, "dsff_narrow_size"),
