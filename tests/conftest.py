@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from support import process
 
 
 def pytest_addoption(parser):
@@ -22,3 +23,18 @@ def golden(request):
         assert actual == path.read_text(encoding="utf-8")
 
     return check
+
+
+@pytest.fixture(scope="session")
+def demo_export(tmp_path_factory):
+    """Export the demo to INT8 as a user does; return the finished process."""
+    folder = tmp_path_factory.mktemp("demo") / "demo-int8"
+    options = ["--variant", "demo", "--int8", "--no-report", "--out", folder]
+    return process.run(*options)
+
+
+@pytest.fixture(scope="session")
+def demo_int8(demo_export):
+    """Return the folder of that export; a test that changes it takes a copy."""
+    assert demo_export.returncode == 0, demo_export.stderr.decode()
+    return demo_export.args[-1]

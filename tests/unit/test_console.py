@@ -49,6 +49,24 @@ def test_bars_show_the_stages_on_a_terminal():
     assert [task.finished for task in progress.tasks] == [True, True]
 
 
+def test_the_last_bar_is_finished_only_when_asked():
+    with console._bars(Console(force_terminal=True, file=io.StringIO())) as progress:
+        bars = Bars(progress)
+        bars.stage("recording the self-test")
+        before = progress.tasks[0].finished
+        bars.finish()
+
+    assert (before, progress.tasks[0].finished) == (False, True)
+
+
+def test_brackets_of_a_warning_are_shown():
+    screen = Console(force_terminal=True, file=io.StringIO(), width=80)
+    with console._bars(screen) as progress:
+        Bars(progress).warn("[bold] is in the name of the folder")
+
+    assert "[bold] is in the name" in screen.file.getvalue()
+
+
 def test_quiet_is_silent_and_a_pipe_gets_lines():
     with watching(quiet=True) as progress:
         assert isinstance(progress, Silent)
