@@ -1,5 +1,6 @@
 """Measure a bundle: against its checkpoint on a text, and on this machine's clock."""
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from wiola_export.progress import Progress
 from wiola_export.report.report import Accuracy, Report, make_report
 from wiola_export.source import Model
 from wiola_runtime.manifest import Manifest
+
+# Windows that are scored together: enough to keep the kernels busy, few enough for memory.
+BLOCK_WINDOWS = 8
 
 
 def texts_to_measure(text: Path | None) -> list[Text]:
@@ -75,7 +79,8 @@ def measure_accuracy(
             max_windows=WINDOWS_PER_TEXT,
             bos_id=tokens.bos_id,
         )
-        blocks = progress.track(_reference(model, packed.windows), len(packed.windows))
+        count = math.ceil(len(packed.windows) / BLOCK_WINDOWS)
+        blocks = progress.track(_reference(model, packed.windows), count)
         drop: Drop = compare(blocks, candidate.logits, packed.windows)
     return Accuracy(drop=drop, texts=packed.texts)
 
@@ -83,4 +88,4 @@ def measure_accuracy(
 def _reference(model: Model, windows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
     with explain_missing_extra():
         from wiola_export.reference import reference_logits  # noqa: PLC0415  torch is heavy
-    return reference_logits(model, windows)
+    return reference_logits(model, windows, BLOCK_WINDOWS)

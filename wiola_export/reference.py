@@ -11,11 +11,13 @@ from wiola_export.families.layered import LayerwiseExecutor
 from wiola_export.source import Model
 from wiola_export.weights import StoredWeight, whole
 
-BLOCK_WINDOWS = 8
 
+def reference_logits(
+    model: Model, windows: NDArray[np.int64], batch: int
+) -> Iterator[NDArray[np.float32]]:
+    """Yield logits (B, T, V) of consecutive groups of `batch` windows of (W, T).
 
-def reference_logits(model: Model, windows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
-    """Yield logits (B, T, V) of windows (W, T): weights rounded to float16, computed in float32.
+    Weights are rounded to float16 and computed with in float32.
 
     One layer's weights are in memory at a time, with the hidden states of all windows.
     """
@@ -34,4 +36,4 @@ def reference_logits(model: Model, windows: NDArray[np.int64]) -> Iterator[NDArr
 
     with torch.device("meta"):
         skeleton = model.family.build_model(model.config).eval()
-    return LayerwiseExecutor(skeleton, read, empty_states).logits(windows, BLOCK_WINDOWS)
+    return LayerwiseExecutor(skeleton, read, empty_states).logits(windows, batch)
