@@ -39,7 +39,6 @@ DTYPES: dict[ir.DataType | None, DType] = {
     ir.DataType.FLOAT: "float32",
     ir.DataType.FLOAT16: "float16",
 }
-_HASH_BLOCK_BYTES = 1 << 20
 
 
 def bundle_name(model: Model, options: ExportOptions) -> str:
@@ -92,9 +91,13 @@ def copy_tokenizer(model: Model, folder: Path) -> None:
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> Manifest:
-    """Hash every file of the folder, write the manifest, and return it."""
+    """Hash the files that the manifest does not list yet, write it, and return it.
+
+    A file is never changed once it is listed, so that gigabytes of weights are hashed once.
+    """
     names = sorted(p.name for p in folder.iterdir() if p.name != FILE_NAME)
-    whole = dataclasses.replace(manifest, files={name: _file(folder / name) for name in names})
+    files = {name: manifest.files.get(name) or _file(folder / name) for name in names}
+    whole = dataclasses.replace(manifest, files=files)
     (folder / FILE_NAME).write_text(whole.to_json(), encoding="utf-8", newline="\n")
     return whole
 
@@ -150,8 +153,6 @@ def _tokens(model: Model) -> TokenSpec:
 
 
 def _file(path: Path) -> FileSpec:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(_HASH_BLOCK_BYTES):
-            digest.update(block)
-    return FileSpec(size_bytes=path.stat().st_size, sha256=digest.hexdigest())
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return FileSpec(size_bytes=path.stat().st_size, sha256=sha256)
