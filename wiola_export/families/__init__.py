@@ -25,11 +25,6 @@ class Config(Protocol):
         """Longest context in tokens."""
         ...
 
-    @property
-    def bos_token_id(self) -> int | None:
-        """Token that starts a document."""
-        ...
-
     def tensor_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Shape of every tensor of a checkpoint, by name."""
         ...

@@ -24,6 +24,6 @@ def load_function(op_type: str) -> ir.Function:
     return ir.serde.deserialize_function(onnx.parser.parse_function(text))
 
 
-def is_call(node: ir.Node, op_type: str | None = None) -> bool:
-    """Tell whether a node calls an operator of the domain (one of them, if named)."""
-    return node.domain == DOMAIN and op_type in (None, node.op_type)
+def is_call(node: ir.Node, op_type: str) -> bool:
+    """Tell whether a node calls one operator of the domain."""
+    return (node.domain, node.op_type) == (DOMAIN, op_type)

@@ -10,7 +10,7 @@ from wiola_export.weights import initializer_weight
 HALF = {"Linear", "RotaryEmbedding", "SRPE", "GroupQueryAttention"}
 FULL = {
     "SkipSimplifiedLayerNormalization", "SimplifiedLayerNormalization", "WRMSNorm",
-    "RunningMean", "Cast",
+    "RunningMean",
 }  # fmt: skip
 MATRIX_AXES = 2
 
@@ -41,18 +41,23 @@ class _Halving:
 
     def run(self) -> None:
         for node in list(self._graph):
-            if self._looks_up_weights(node):
-                self._widen(node)
-            elif node.op_type in HALF or (node.op_type not in FULL and _reads_half(node)):
-                self._set_inputs(node, ir.DataType.FLOAT, ir.DataType.FLOAT16)
-                for output in node.outputs:
-                    output.dtype = ir.DataType.FLOAT16
-            elif node.op_type in FULL and node.op_type != "Cast":
-                self._set_inputs(node, ir.DataType.FLOAT16, ir.DataType.FLOAT)
+            if node.op_type != "Cast":  # which says its type itself
+                self._settle(node)
         for output in list(self._graph.outputs):
             producer = output.producer()
-            if output.dtype == ir.DataType.FLOAT16 and producer is not None and _is_logits(output):
+            if producer is not None and producer.op_type == "Linear":  # the logits
                 self._widen(producer)
+
+    def _settle(self, node: ir.Node) -> None:
+        """Decide in which type a node computes, and cast what it reads."""
+        if self._looks_up_weights(node):
+            self._widen(node)
+        elif node.op_type in HALF or (node.op_type not in FULL and _reads_half(node)):
+            self._set_inputs(node, ir.DataType.FLOAT, ir.DataType.FLOAT16)
+            for output in node.outputs:
+                output.dtype = ir.DataType.FLOAT16
+        elif node.op_type in FULL:
+            self._set_inputs(node, ir.DataType.FLOAT16, ir.DataType.FLOAT)
 
     def _looks_up_weights(self, node: ir.Node) -> bool:
         return node.op_type == "Gather" and initializer_weight(node.inputs[0]) is not None
@@ -102,8 +107,3 @@ def _is_matrix(value: ir.Value) -> bool:
 
 def _reads_half(node: ir.Node) -> bool:
     return any(value is not None and value.dtype == ir.DataType.FLOAT16 for value in node.inputs)
-
-
-def _is_logits(output: ir.Value) -> bool:
-    producer = output.producer()
-    return producer is not None and producer.op_type == "Linear"

@@ -10,8 +10,6 @@ from wiola_export.quantize.recipes import Recipe, stored_bits
 from wiola_export.weights import Weight, initializer_weight
 from wiola_runtime.manifest import QuantizedTensor
 
-DTYPES = {ir.DataType.FLOAT: "float32", ir.DataType.FLOAT16: "float16"}
-
 
 class Kernels(Protocol):
     """How one target multiplies by, and looks up in, stored weights."""

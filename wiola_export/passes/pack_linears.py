@@ -2,7 +2,8 @@
 
 import onnx_ir as ir
 
-from wiola_export.passes.surgery import Chain, calls, initializer, operand, static_dim
+from wiola_export.functions import DOMAIN
+from wiola_export.passes.surgery import Chain, calls, initializer, operand
 from wiola_export.weights import StackedWeight, Weight, WeightTensor, initializer_weight
 
 
@@ -31,7 +32,7 @@ def pack(graph: ir.Graph, group: list[ir.Node]) -> None:
     stacked = WeightTensor(StackedWeight(tuple(weights)), name)
     chain = Chain(graph)
     packed = chain.add(
-        "Linear", [operand(group[0], 0), initializer(graph, stacked, name)], domain="wiola"
+        "Linear", [operand(group[0], 0), initializer(graph, stacked, name)], domain=DOMAIN
     )
     packed.shape = packed_shape(group[0], stacked.weight.shape[0])
     sizes = chain.ints(*(weight.shape[0] for weight in weights))
@@ -66,5 +67,4 @@ def packed_shape(call: ir.Node, features: int) -> ir.Shape:
     """Return the shape of a Linear's output, with another number of features."""
     shape = call.outputs[0].shape
     assert shape is not None
-    assert static_dim(call.outputs[0], -1) > 0
     return ir.Shape([*list(shape)[:-1], features])

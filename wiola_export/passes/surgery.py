@@ -6,10 +6,11 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from wiola_export.functions import DOMAIN
+
 MICROSOFT = "com.microsoft"
 
 Attributes = Mapping[str, int | float | str | Sequence[int]]
-Dims = Sequence[int | str | ir.SymbolicDim]
 
 
 class Chain:
@@ -93,7 +94,7 @@ def nodes_of(model: ir.Model, op_type: str, domain: str = "") -> list[ir.Node]:
 
 def calls(model: ir.Model, op_type: str) -> list[ir.Node]:
     """Return the calls of one `wiola` operator in the main graph, in order."""
-    return nodes_of(model, op_type, "wiola")
+    return nodes_of(model, op_type, DOMAIN)
 
 
 def integer(node: ir.Node, name: str) -> int:

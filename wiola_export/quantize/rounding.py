@@ -39,8 +39,9 @@ class Codes:
 def round_blocks(blocks: Floats32, form: Blocks, *, search: bool = True) -> Codes:
     """Round blocks (n, b, k), choosing for each the range with the least squared error.
 
-    Without `search` each block spans its smallest and largest weight (and zero), and the error
-    is at most half a step.
+    Without `search` each block spans its smallest and largest weight (and zero). The error is
+    then at most half a step inside the range, and one step at its ends, where the rounded zero
+    point may have moved the range.
     """
     shrinks = SHRINKS[form.bits] if search else (1.0,)
     best = _candidate(blocks, form, shrinks[0], refit=search)
@@ -81,7 +82,7 @@ def _candidate(
 
 
 def _spanning(blocks: Floats32, form: Blocks) -> tuple[Floats32, Floats32]:
-    """Return scale and unrounded zero point of the range from smallest to largest weight."""
+    """Return scale and rounded zero point of the range from smallest to largest weight."""
     low = np.minimum(blocks.min(-1), 0)
     high = np.maximum(blocks.max(-1), 0)
     scales = (high - low) / np.float32(form.highest_code)
