@@ -10,6 +10,7 @@ import nox
 nox.options.sessions = ["tests"]
 CONSTRAINTS = ("-c", "constraints.txt")
 PRODUCT = ("./runtime[cpu]", ".[trace]")
+TESTING = ("pytest", "hypothesis", "safetensors")
 EDITABLE = ("-e", "./runtime[cpu]", "-e", ".[trace]")
 DEMO = "build/wiola-demo-int8"
 EXPORT_DEMO = ("wiola-export", "--variant", "demo", "--int8", "--out", DEMO, "--force")
@@ -29,7 +30,7 @@ def demo(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the whole test suite, then the checks of the sources and of the light runtime."""
-    session.install(*CONSTRAINTS, *EDITABLE, "pytest", "hypothesis")
+    session.install(*CONSTRAINTS, *EDITABLE, *TESTING)
     session.run("python", "-m", "pytest", *session.posargs)
     if not session.posargs:
         session.run(*EXPORT_DEMO, "--no-report")
@@ -61,7 +62,7 @@ def light(session: nox.Session) -> None:
 @nox.session
 def coverage(session: nox.Session) -> None:
     """Run the test suite and report which lines and branches it reaches."""
-    session.install(*CONSTRAINTS, *EDITABLE, "pytest", "hypothesis", "coverage[toml]")
+    session.install(*CONSTRAINTS, *EDITABLE, *TESTING, "coverage[toml]")
     session.run("coverage", "run", "-m", "pytest", *session.posargs)
     session.run("coverage", "report")
 
@@ -76,6 +77,6 @@ def memory(session: nox.Session) -> None:
 @nox.session
 def gpu(session: nox.Session) -> None:
     """Check the CUDA target on a machine that has a GPU: parity with the CPU, tokens a second."""
-    session.install(*CONSTRAINTS, "./runtime[cuda]", ".[trace]", "pytest", "hypothesis")
+    session.install(*CONSTRAINTS, "./runtime[cuda]", ".[trace]", *TESTING)
     session.run("python", "-m", "pytest", "-m", "gpu", "-rs", "tests", *session.posargs)
     session.run("python", "tests/bench/cuda_check.py")
