@@ -1,4 +1,4 @@
-"""Texts to measure on: two packaged ones by name, or any UTF-8 file of the user.
+"""Text files: two packaged ones to measure on, or any UTF-8 file of the user.
 
 A text is read as it stands, every character of it, in pieces of whole lines: memory stays the
 same however long the file is.
@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 from wiola_calibration.errors import CorpusError
 
+CORPORA = Path(__file__).with_name("corpora")
 MAX_LINE_BYTES = 1 << 20
 PIECE_BYTES = 1 << 16
 
@@ -49,7 +50,7 @@ class Text:
         """
         piece: list[str] = []
         size = 0
-        for line in self._lines():
+        for line in self.lines():
             # White space belongs to one token with what is before it; do not cut there.
             if size >= PIECE_BYTES and not line[:1].isspace():
                 yield "".join(piece)
@@ -59,7 +60,12 @@ class Text:
         if piece:
             yield "".join(piece)
 
-    def _lines(self) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
+        """Yield the text line by line, line ends included, without a byte order mark.
+
+        Raises:
+            CorpusError: A line is not UTF-8, or longer than 1 MiB.
+        """
         with self.path.open("rb") as file:
             for number, raw in enumerate(_bounded_lines(file, self.path), start=1):
                 content = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
@@ -77,8 +83,8 @@ def packaged_text(name: str) -> Text:
             f"no packaged text {name!r}; there are {', '.join(sorted(PACKAGED))}; "
             "or give a text file"
         )
-    path = Path(__file__).with_name("corpora") / f"{name}_valid.txt"
-    return _text(path, name=name, description=PACKAGED[name])
+    path = CORPORA / f"{name}_valid.txt"
+    return open_text(path, name=name, description=PACKAGED[name])
 
 
 def user_text(path: Path) -> Text:
@@ -90,13 +96,14 @@ def user_text(path: Path) -> Text:
     if not path.is_file():
         found = "is a folder" if path.is_dir() else "not found"
         raise CorpusError(f"{path} {found}; give a UTF-8 text file")
-    text = _text(path, name=path.name, description="")
+    text = open_text(path, name=path.name, description="")
     if all(piece.isspace() for piece in text.pieces()):
         raise CorpusError(f"{path} is empty; give a text file with at least one paragraph")
     return text
 
 
-def _text(path: Path, *, name: str, description: str) -> Text:
+def open_text(path: Path, *, name: str, description: str) -> Text:
+    """Return the text in a file that exists; its bytes are hashed, not judged."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     size_bytes = path.stat().st_size

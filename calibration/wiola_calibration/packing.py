@@ -4,15 +4,15 @@ Axes: W windows, T tokens of a window (the context).
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wiola_calibration.corpus import Text
 from wiola_calibration.errors import CorpusError
+from wiola_calibration.tokenization import Encode, Tokenization
 
-Encode = Callable[[str], Sequence[int]]
 MIN_CONTEXT = 2
 
 
@@ -89,18 +89,12 @@ def pack(
         raise CorpusError(f"max_windows is {max_windows}; measure on at least 1 window")
     wanted = context * max_windows
     ids: list[int] = [] if bos_id is None else [bos_id]
-    pieces = _encoded(text, encode, bos_id)
+    tokenization = Tokenization(encode=encode, bos_id=bos_id)
+    pieces: Iterator[Sequence[int]] = map(tokenization.content, text.pieces())
     while len(ids) < wanted and (piece := next(pieces, None)) is not None:
         ids.extend(piece)
     complete = next(pieces, None) is None
     return _cut(text, ids, context=context, max_windows=max_windows, complete=complete)
-
-
-def _encoded(text: Text, encode: Encode, bos_id: int | None) -> Iterator[Sequence[int]]:
-    for piece in text.pieces():
-        ids = encode(piece)
-        starts_document = bos_id is not None and len(ids) > 0 and ids[0] == bos_id
-        yield ids[1:] if starts_document else ids
 
 
 def _cut(
