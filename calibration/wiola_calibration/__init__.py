@@ -1,15 +1,11 @@
 """Text for measuring and calibrating: packaged corpora, a user's files, equal windows."""
 
 from wiola_calibration.corpus import PACKAGED, Text, packaged_text, user_text
-from wiola_calibration.dataset import (
-    CalibrationFileRecord,
-    CalibrationRecord,
-    CalibrationSet,
-    calibration_set,
-)
+from wiola_calibration.dataset import CalibrationSet, calibration_set
 from wiola_calibration.errors import CorpusError
 from wiola_calibration.overlap import Overlap
 from wiola_calibration.packing import Packed, TextRecord, pack, pack_all
+from wiola_calibration.record import CalibrationFileRecord, CalibrationRecord
 from wiola_calibration.sampling import Sampling
 from wiola_calibration.sources import (
     CalibrationFile,

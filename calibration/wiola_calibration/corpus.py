@@ -16,7 +16,8 @@ from wiola_calibration.errors import CorpusError
 
 CORPORA = Path(__file__).with_name("corpora")
 MAX_LINE_BYTES = 1 << 20
-PIECE_BYTES = 1 << 16
+PIECE_CHARACTERS = 1 << 16
+MAX_PIECE_CHARACTERS = 1 << 20
 
 PACKAGED: Mapping[str, str] = MappingProxyType(
     {
@@ -43,7 +44,7 @@ class Text:
     size_bytes: int
 
     def pieces(self) -> Iterator[str]:
-        """Yield the text in order, in pieces of whole lines of about 64 KiB.
+        """Yield the text in order, in pieces of whole lines of about 64 Ki characters.
 
         Raises:
             CorpusError: A line is not UTF-8, or longer than 1 MiB.
@@ -51,8 +52,7 @@ class Text:
         piece: list[str] = []
         size = 0
         for line in self.lines():
-            # White space belongs to one token with what is before it; do not cut there.
-            if size >= PIECE_BYTES and not line[:1].isspace():
+            if piece_is_full(size, line):
                 yield "".join(piece)
                 piece, size = [], 0
             piece.append(line)
@@ -70,6 +70,17 @@ class Text:
             for number, raw in enumerate(_bounded_lines(file, self.path), start=1):
                 content = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
                 yield _decode(content, f"{self.path}, line {number}")
+
+
+def piece_is_full(size: int, line: str) -> bool:
+    """Tell whether a piece of `size` characters ends before the next line.
+
+    White space belongs to one token with what is before it: as long as memory allows, no piece
+    ends there.
+    """
+    if line[:1].isspace():
+        return size >= MAX_PIECE_CHARACTERS
+    return size >= PIECE_CHARACTERS
 
 
 def packaged_text(name: str) -> Text:
@@ -97,16 +108,25 @@ def user_text(path: Path) -> Text:
         found = "is a folder" if path.is_dir() else "not found"
         raise CorpusError(f"{path} {found}; give a UTF-8 text file")
     text = open_text(path, name=path.name, description="")
-    if all(piece.isspace() for piece in text.pieces()):
+    if not any(piece.strip() for piece in text.pieces()):
         raise CorpusError(f"{path} is empty; give a text file with at least one paragraph")
     return text
 
 
 def open_text(path: Path, *, name: str, description: str) -> Text:
-    """Return the text in a file that exists; its bytes are hashed, not judged."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    size_bytes = path.stat().st_size
+    """Return the text in a file that exists; its bytes are hashed, not judged.
+
+    Raises:
+        CorpusError: The file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        size_bytes = path.stat().st_size
+    except OSError as error:
+        raise CorpusError(
+            f"{path} cannot be read ({error.strerror}); give a readable file"
+        ) from error
     return Text(name=name, description=description, path=path, sha256=digest, size_bytes=size_bytes)
 
 

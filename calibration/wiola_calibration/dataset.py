@@ -9,73 +9,13 @@ from numpy.typing import NDArray
 from wiola_calibration.corpus import Text
 from wiola_calibration.errors import CorpusError
 from wiola_calibration.overlap import Overlap, find_overlap
+from wiola_calibration.record import CalibrationFileRecord, CalibrationRecord
 from wiola_calibration.sampling import Sample, Sampling, sample_windows
 from wiola_calibration.sources import CalibrationFile, CalibrationFiles
 from wiola_calibration.tokenization import Tokenization
 
 # Stock phrases are shared by texts of one author; measured accuracy bends well above this.
 TOLERATED_SHARE = 0.05
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationFileRecord:
-    """What one file gave.
-
-    Attributes:
-        size_bytes: Of the whole file.
-        texts: Texts in it.
-        tokens: Tokens of those texts, with the tokens that begin and end a text.
-    """
-
-    name: str
-    description: str
-    sha256: str
-    size_bytes: int
-    texts: int
-    tokens: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationRecord:
-    """Where the windows come from, and what became of every token.
-
-    `tokens` = `used_tokens` + `unsampled_tokens` + `remainder_tokens`.
-
-    Attributes:
-        skipped_files: Names in the user's folder that are no calibration files.
-        context: Tokens of a window.
-        max_windows: Windows asked for.
-        seed: Chose the windows.
-        texts: Texts of all files.
-        tokens: Tokens of all files.
-        windows: Windows that the texts fill.
-        used_windows: Windows of the set.
-        used_tokens: Tokens in those.
-        unsampled_tokens: Tokens in windows over the limit.
-        remainder_tokens: Tokens at the end that fill no window.
-        overlap: What the set shares with the texts to measure on; None where none were given.
-        warnings: Sentences for the user, perhaps none.
-    """
-
-    files: tuple[CalibrationFileRecord, ...]
-    skipped_files: tuple[str, ...]
-    context: int
-    max_windows: int
-    seed: int
-    texts: int
-    tokens: int
-    windows: int
-    used_windows: int
-    used_tokens: int
-    unsampled_tokens: int
-    remainder_tokens: int
-    overlap: Overlap | None
-    warnings: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        dropped = self.unsampled_tokens + self.remainder_tokens
-        assert self.tokens == self.used_tokens + dropped
-        assert self.tokens == sum(file.tokens for file in self.files)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,23 +58,9 @@ def calibration_set(
             f"{sampling.context}; give more text"
         )
     overlap = find_overlap(sample.windows, evaluation, tokenization) if evaluation else None
-    record = CalibrationRecord(
-        files=tuple(map(_file_record, files.files, counts)),
-        skipped_files=files.skipped,
-        context=sampling.context,
-        max_windows=sampling.max_windows,
-        seed=sampling.seed,
-        texts=sum(count.texts for count in counts),
-        tokens=sum(count.tokens for count in counts),
-        windows=sample.found,
-        used_windows=len(sample.windows),
-        used_tokens=sample.windows.size,
-        unsampled_tokens=(sample.found - len(sample.windows)) * sampling.context,
-        remainder_tokens=sample.remainder,
-        overlap=overlap,
-        warnings=tuple(_warnings(sample, sampling, overlap)),
+    return CalibrationSet(
+        windows=sample.windows, record=_record(files, counts, sampling, sample, overlap)
     )
-    return CalibrationSet(windows=sample.windows, record=record)
 
 
 @dataclasses.dataclass(slots=True)
@@ -161,6 +87,31 @@ def _tokens(
     yield tokenization.after
 
 
+def _record(
+    files: CalibrationFiles,
+    counts: Sequence[_Count],
+    sampling: Sampling,
+    sample: Sample,
+    overlap: Overlap | None,
+) -> CalibrationRecord:
+    return CalibrationRecord(
+        files=tuple(map(_file_record, files.files, counts)),
+        skipped_files=files.skipped,
+        context=sampling.context,
+        max_windows=sampling.max_windows,
+        seed=sampling.seed,
+        texts=sum(count.texts for count in counts),
+        tokens=sum(count.tokens for count in counts),
+        windows=sample.found,
+        used_windows=len(sample.windows),
+        used_tokens=sample.windows.size,
+        unsampled_tokens=(sample.found - len(sample.windows)) * sampling.context,
+        remainder_tokens=sample.remainder,
+        overlap=overlap,
+        warnings=tuple(_warnings(sampling, sample, overlap)),
+    )
+
+
 def _file_record(file: CalibrationFile, count: _Count) -> CalibrationFileRecord:
     return CalibrationFileRecord(
         name=file.text.name,
@@ -172,7 +123,7 @@ def _file_record(file: CalibrationFile, count: _Count) -> CalibrationFileRecord:
     )
 
 
-def _warnings(sample: Sample, sampling: Sampling, overlap: Overlap | None) -> Iterator[str]:
+def _warnings(sampling: Sampling, sample: Sample, overlap: Overlap | None) -> Iterator[str]:
     if sample.found < sampling.max_windows:
         yield (
             f"the calibration texts fill {sample.found} windows of {sampling.context} tokens, "

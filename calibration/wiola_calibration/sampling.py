@@ -50,13 +50,11 @@ class Sample:
     """Windows (W, T) in the order of the text, and what was found.
 
     Attributes:
-        numbers: The place of each window among all, counted from 0.
         found: Windows that the text fills.
         remainder: Tokens at the end that fill no window.
     """
 
     windows: NDArray[np.int64]
-    numbers: tuple[int, ...]
     found: int
     remainder: int
 
@@ -82,12 +80,7 @@ def sample_windows(pieces: Iterable[Sequence[int]], sampling: Sampling) -> Sampl
     windows = np.empty((len(kept), sampling.context), dtype=np.int64)
     for row, (_, _, window) in zip(windows, kept, strict=True):
         row[:] = window
-    return Sample(
-        windows=windows,
-        numbers=tuple(number for _, number, _ in kept),
-        found=found,
-        remainder=remainder,
-    )
+    return Sample(windows=windows, found=found, remainder=remainder)
 
 
 def _cut(pieces: Iterable[Sequence[int]], context: int) -> Iterator[Window]:

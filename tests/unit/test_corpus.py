@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from wiola_calibration import PACKAGED, CorpusError, packaged_text, user_text
-from wiola_calibration.corpus import MAX_LINE_BYTES, PIECE_BYTES
+from wiola_calibration.corpus import MAX_LINE_BYTES, PIECE_CHARACTERS
 
 README = Path(__file__).parents[2] / "calibration" / "README.md"
 
@@ -61,7 +61,7 @@ def test_pieces_are_not_cut_before_white_space(tmp_path):
     assert "".join(pieces) == text.path.read_text()
     assert len(pieces) == 4
     assert all(not piece[0].isspace() for piece in pieces)
-    assert all(len(piece) < PIECE_BYTES + 2000 for piece in pieces)
+    assert all(len(piece) < PIECE_CHARACTERS + 2000 for piece in pieces)
 
 
 @pytest.mark.parametrize("content", ["", "\n", " \t\r\n\n"])
