@@ -69,7 +69,7 @@ class Text:
         with self.path.open("rb") as file:
             for number, raw in enumerate(_bounded_lines(file, self.path), start=1):
                 content = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
-                yield _decode(content, f"{self.path}, line {number}")
+                yield _decode(content, self.path, number)
 
 
 def piece_is_full(size: int, line: str) -> bool:
@@ -142,11 +142,11 @@ def _bounded_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
         yield line
 
 
-def _decode(raw: bytes, where: str) -> str:
+def _decode(raw: bytes, path: Path, number: int) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise CorpusError(
-            f"{where}, byte {error.start + 1}: found 0x{raw[error.start]:02x}, expected UTF-8; "
-            "convert the file, e.g. with iconv"
+            f"{path}, line {number}, byte {error.start + 1}: found 0x{raw[error.start]:02x}, "
+            "expected UTF-8; convert the file, e.g. with iconv"
         ) from error

@@ -54,20 +54,22 @@ def in_objects(text: Text, key: str) -> Iterator[Piece]:
     for number, line in enumerate(text.lines(), start=1):
         if not line.strip():
             continue
-        content = _text_of(line, key, f"{text.path}, line {number}")
+        content = _text_of(line, key, where=f"{text.path}, line {number}")
         if content.strip():
             yield Piece(content, first=True)
 
 
-def _text_of(line: str, key: str, where: str) -> str:
+def _text_of(line: str, key: str, *, where: str) -> str:
     try:
-        entry = json.loads(line)
+        entry = json.loads(line.rstrip())
     except json.JSONDecodeError as error:
         raise CorpusError(
             f"{where}, column {error.colno} is no JSON ({error.msg}); give one object a line"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise CorpusError(f"{where} is too deep or too large a JSON value") from error
+        raise CorpusError(
+            f"{where} is too deep or too large a JSON value; give one object a line"
+        ) from error
     if not isinstance(entry, dict):
         raise CorpusError(f"{where} is no JSON object; give one object a line")
     if key not in entry:

@@ -88,6 +88,8 @@ def _cut(pieces: Iterable[Sequence[int]], context: int) -> Iterator[Window]:
     ids: list[int] = []
     for piece in pieces:
         ids.extend(piece)
+        if len(ids) < context:
+            continue
         whole = len(ids) - len(ids) % context
         yield from np.array(ids[:whole], dtype=np.int64).reshape(-1, context)
         del ids[:whole]
