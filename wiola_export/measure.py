@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 import wiola_runtime as wr
 from wiola_calibration.corpus import PACKAGED, Text, packaged_text, user_text
 from wiola_calibration.packing import Packed, pack_all
-from wiola_export.evaluate.accuracy import CONTEXT, WINDOWS_PER_TEXT, Drop, compare
+from wiola_export.evaluate.accuracy import CONTEXT, WINDOWS_PER_TEXT, compare
+from wiola_export.evaluate.drop import Drop
 from wiola_export.evaluate.machine import this_machine
 from wiola_export.evaluate.speed import measure_speed
 from wiola_export.extras import explain_missing_extra

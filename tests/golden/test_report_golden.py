@@ -1,10 +1,10 @@
 """The faces of a report, byte for byte."""
 
-from support.manifests import ACCURACY, MACHINE, SPEED, manifest, random_manifest
+from support.manifests import ACCURACY, ERRORS, MACHINE, SPEED, manifest, random_manifest
 
 from wiola_export.report import make_report, model_card, to_json, to_markdown
 
-MEASURED = make_report(manifest(), accuracy=ACCURACY, speed=SPEED, machine=MACHINE)
+MEASURED = make_report(manifest(), accuracy=ACCURACY, speed=SPEED, machine=MACHINE, errors=ERRORS)
 RANDOM = make_report(random_manifest(), accuracy=None, speed=SPEED, machine=MACHINE)
 
 

@@ -8,7 +8,8 @@ import pytest
 from support.fake_model import TableModel
 
 from wiola_export.errors import EvaluationError
-from wiola_export.evaluate.accuracy import compare, in_blocks
+from wiola_export.evaluate.accuracy import compare, compare_pairs, in_blocks
+from wiola_export.evaluate.drop import summarize
 
 WINDOWS = np.random.default_rng(8).integers(0, 50, (7, 16))
 
@@ -69,17 +70,33 @@ def test_more_noise_is_a_larger_drop():
 
 def test_memory_does_not_grow_with_the_windows():
     def peak(windows):
-        reference, candidate = TableModel(vocabulary=400), TableModel(vocabulary=400)
+        reference, candidate = TableModel(vocabulary=900), TableModel(vocabulary=900)
+        blocks, others = in_blocks(reference.logits, windows, 1), {"it": candidate.logits}
         tracemalloc.start()
-        drop_of(candidate, reference=reference, windows=windows, size=1)
+        compare_pairs("reference", blocks, others, [("reference", "it")], windows)
         _, highest = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         return highest
 
-    windows = np.random.default_rng(2).integers(0, 400, (40, 64))
-    one_window_bytes = 64 * 400 * 4
+    windows = np.random.default_rng(2).integers(0, 900, (40, 64))
+    one_window_bytes = 64 * 900 * 4
 
     assert peak(windows) - peak(windows[:4]) < one_window_bytes
+
+
+def test_every_pair_is_what_comparing_the_two_alone_gives():
+    models = {name: TableModel(noise=noise) for name, noise in (("a", 0), ("b", 0.3), ("c", 1))}
+    pairs = [("a", "b"), ("b", "c"), ("a", "c")]
+    blocks = in_blocks(models["a"].logits, WINDOWS, 3)
+    # One of the others has been run already and gives its blocks in order, one is called.
+    others = {"b": in_blocks(models["b"].logits, WINDOWS, 3), "c": models["c"].logits}
+
+    found = compare_pairs("a", blocks, others, pairs, WINDOWS)
+
+    assert list(found) == pairs
+    for reference, candidate in pairs:
+        alone = drop_of(models[candidate], reference=models[reference])
+        assert summarize(found[reference, candidate]) == alone
 
 
 def refused(message, reference, candidate, windows=WINDOWS):

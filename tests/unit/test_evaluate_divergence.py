@@ -23,8 +23,11 @@ def oracle(reference, candidate, windows):
             p, q = log_softmax(reference[b, t]), log_softmax(candidate[b, t])
             kl = sum(np.exp(p[v]) * (p[v] - q[v]) for v in range(len(p)))
             token = window[t + 1]
-            rows.append((-p[token], -q[token], kl, p.argmax() == q.argmax()))
-    return [np.array(column) for column in zip(*rows, strict=True)]
+            best_p, best_q = set(np.argsort(-p)[:5]), set(np.argsort(-q)[:5])
+            shared = len(best_p & best_q) / len(best_p)
+            rows.append((-p[token], -q[token], kl, p.argmax() == q.argmax(), shared))
+    shape = len(windows), -1
+    return [np.array(column).reshape(shape) for column in zip(*rows, strict=True)]
 
 
 @settings(max_examples=40, deadline=None)
@@ -50,6 +53,9 @@ def test_scores_agree_with_the_oracle(seed, vocabulary, shape, scale, noise, shi
     np.testing.assert_allclose(scores.candidate_nats, expected[1], rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(scores.kl_nats, expected[2], rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(scores.same_top1, expected[3])
+    np.testing.assert_allclose(scores.same_top5, expected[4], rtol=1e-6)
+    changes = np.exp(-expected[1]) - np.exp(-expected[0])
+    np.testing.assert_allclose(scores.probability_changes, changes, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("noise", [3e-4, 3e-3, 3e-2])
@@ -60,7 +66,7 @@ def test_small_divergences_of_a_large_vocabulary_are_exact_enough(noise):
     windows = rng.integers(0, 32_000, (1, 33))
 
     p, q = log_softmax(reference[:, :-1]), log_softmax(candidate[:, :-1])
-    expected = (np.exp(p) * (p - q)).sum(-1)[0]
+    expected = (np.exp(p) * (p - q)).sum(-1)
     found = score_tokens(reference, candidate, windows).kl_nats
 
     assert np.abs(found - expected).max() < 1e-7
@@ -76,6 +82,8 @@ def test_equal_logits_diverge_by_exactly_nothing(seed, scale):
 
     assert not scores.kl_nats.any()
     assert scores.same_top1.all()
+    assert (scores.same_top5 == 1).all()
+    assert not scores.probability_changes.any()
     np.testing.assert_array_equal(scores.reference_nats, scores.candidate_nats)
 
 
@@ -90,6 +98,23 @@ def test_slices_do_not_change_a_value(monkeypatch):
 
     np.testing.assert_array_equal(sliced.kl_nats, whole.kl_nats)
     np.testing.assert_array_equal(sliced.candidate_nats, whole.candidate_nats)
+
+
+def test_every_window_keeps_its_own_scores():
+    rng = np.random.default_rng(4)
+    reference, candidate = rng.standard_normal((2, 3, 6, 11)).astype(np.float32)
+    windows = rng.integers(0, 11, (3, 6))
+    scores = score_tokens(reference, candidate, windows)
+
+    alone = score_tokens(reference[1:2], candidate[1:2], windows[1:2])
+    np.testing.assert_array_equal(scores.windows(slice(1, 2)).kl_nats, alone.kl_nats)
+    assert scores.kl_nats.shape == (3, 5)
+
+
+def test_five_best_of_a_vocabulary_of_three_are_all_three():
+    logits = np.random.default_rng(6).standard_normal((1, 4, 3)).astype(np.float32)
+
+    assert (score_tokens(logits, -logits, np.zeros((1, 4), np.int64)).same_top5 == 1).all()
 
 
 def test_scoring_leaves_the_logits_alone():

@@ -3,12 +3,11 @@
 from wiola_export.evaluate.accuracy import (
     CONTEXT,
     WINDOWS_PER_TEXT,
-    Divergence,
-    Drop,
     LogitsSource,
     compare,
     in_blocks,
 )
+from wiola_export.evaluate.drop import Divergence, Drop, summarize
 from wiola_export.evaluate.machine import Machine, this_machine
 from wiola_export.evaluate.speed import Speed, measure_speed
 
@@ -23,5 +22,6 @@ __all__ = [
     "compare",
     "in_blocks",
     "measure_speed",
+    "summarize",
     "this_machine",
 ]

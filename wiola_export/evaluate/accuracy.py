@@ -1,71 +1,29 @@
-"""Compare a candidate with its float reference on the same windows, block by block.
+"""Run models over the same windows, block by block, and keep a few numbers per token.
 
 Axes: W windows, B windows of a block, T tokens of a window, V vocabulary.
 """
 
-import dataclasses
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wiola_export.errors import EvaluationError
-from wiola_export.evaluate.divergence import (
-    Logits,
-    Scalars,
-    TokenIds,
-    TokenScores,
-    join,
-    score_tokens,
-)
+from wiola_export.evaluate.divergence import Logits, TokenIds, TokenScores, join, score_tokens
+from wiola_export.evaluate.drop import Drop, summarize
 
 LogitsSource = Callable[[NDArray[np.int64]], NDArray[np.float32]]  # (B, T) -> (B, T, V)
+# A reference that has been run yields its blocks in order; a candidate is asked for each.
+Source = Iterator[Logits] | LogitsSource
+Pair = tuple[str, str]  # reference, candidate
 
 CONTEXT = 256
 WINDOWS_PER_TEXT = 32
 LOGITS_AXES = 3
-MAX_MEAN_NATS = 700.0  # e to this power is about the largest float
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Divergence:
-    """Kullback-Leibler divergence KL(reference || candidate) over all tokens, in nats."""
-
-    mean: float
-    median: float
-    p99: float
-    max: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Drop:
-    """What a candidate lost against its reference.
-
-    Attributes:
-        reference_ppl: Perplexity of the text under the reference.
-        candidate_ppl: Perplexity of the text under the candidate.
-        top1_agreement: Share of predictions with the same likeliest token, 0 to 1.
-        tokens: Predictions that were compared: windows * (context - 1).
-        context: Tokens of a window; each is scored with nothing before it.
-    """
-
-    reference_ppl: float
-    candidate_ppl: float
-    kl_nats: Divergence
-    top1_agreement: float
-    tokens: int
-    windows: int
-    context: int
-
-    @property
-    def ppl_ratio(self) -> float:
-        """Candidate's perplexity over the reference's; 1 where nothing was lost."""
-        return self.candidate_ppl / self.reference_ppl
 
 
 def compare(reference: Iterable[Logits], candidate: LogitsSource, windows: TokenIds) -> Drop:
-    """Run the candidate over what the reference saw and keep a few numbers per token.
+    """Run the candidate over what the reference saw and sum up what it lost.
 
     Args:
         reference: Blocks (B, T, V) of logits for consecutive windows, of any B.
@@ -75,22 +33,50 @@ def compare(reference: Iterable[Logits], candidate: LogitsSource, windows: Token
     Raises:
         EvaluationError: Blocks and windows do not fit, or logits are not finite.
     """
-    parts: list[TokenScores] = []
+    sources = {"candidate": candidate}
+    pair = ("reference", "candidate")
+    return summarize(compare_pairs("reference", reference, sources, [pair], windows)[pair])
+
+
+def compare_pairs(
+    leader: str,
+    blocks: Iterable[Logits],
+    others: Mapping[str, Source],
+    pairs: Sequence[Pair],
+    windows: TokenIds,
+) -> dict[Pair, TokenScores]:
+    """Run several models over the same windows and score some pairs of them.
+
+    Args:
+        leader: Name of the model whose blocks set the pace.
+        blocks: Its logits (B, T, V) for consecutive windows, of any B.
+        others: The other models by name; what is an iterator gives blocks of the same sizes.
+        pairs: Names of reference and candidate.
+        windows: Token ids (W, T).
+
+    Raises:
+        EvaluationError: Blocks and windows do not fit, or logits are not finite.
+    """
+    parts: dict[Pair, list[TokenScores]] = {pair: [] for pair in pairs}
     done = 0
-    for block in reference:
+    for block in blocks:
         ids = windows[done : done + len(block)]
-        _check(block, ids, who="reference", first=done)
-        found = candidate(ids)
-        _check(found, ids, who="candidate", first=done)
-        _check_vocabulary(block, found)
-        parts.append(score_tokens(block, found, ids))
+        found = {leader: block}
+        _check(block, ids, who=leader, first=done)
+        for name, source in others.items():
+            found[name] = next(source) if isinstance(source, Iterator) else source(ids)
+            _check(found[name], ids, who=name, first=done)
+            _check_vocabulary(block, found[name])
+        for reference, candidate in pairs:
+            scores = score_tokens(found[reference], found[candidate], ids)
+            parts[reference, candidate].append(scores)
         done += len(block)
-    if done != len(windows) or not parts:
+    if done != len(windows) or not done:
         raise EvaluationError(
-            f"the reference gave logits for {done} windows, expected {len(windows)}; "
+            f"the {leader} gave logits for {done} windows, expected {len(windows)}; "
             "measure both models on the same windows"
         )
-    return _summarize(join(parts), windows)
+    return {pair: join(scores) for pair, scores in parts.items()}
 
 
 def in_blocks(source: LogitsSource, windows: TokenIds, size: int) -> Iterator[Logits]:
@@ -119,31 +105,3 @@ def _check_vocabulary(reference: Logits, candidate: Logits) -> None:
             f"the reference has {reference.shape[-1]} tokens, the candidate "
             f"{candidate.shape[-1]}; compare a bundle with the checkpoint it was made from"
         )
-
-
-def _summarize(scores: TokenScores, windows: TokenIds) -> Drop:
-    median, p99 = np.quantile(scores.kl_nats, (0.5, 0.99))
-    return Drop(
-        reference_ppl=_perplexity(scores.reference_nats, who="reference"),
-        candidate_ppl=_perplexity(scores.candidate_nats, who="candidate"),
-        kl_nats=Divergence(
-            mean=float(scores.kl_nats.mean()),
-            median=float(median),
-            p99=float(p99),
-            max=float(scores.kl_nats.max()),
-        ),
-        top1_agreement=float(scores.same_top1.mean()),
-        tokens=len(scores.kl_nats),
-        windows=windows.shape[0],
-        context=windows.shape[1],
-    )
-
-
-def _perplexity(nats: Scalars, *, who: str) -> float:
-    mean = float(nats.mean())
-    if mean > MAX_MEAN_NATS:
-        raise EvaluationError(
-            f"the {who} loses {mean:.4g} nats per token, where guessing loses about 10; "
-            "the model is broken and has no perplexity"
-        )
-    return math.exp(mean)

@@ -1,9 +1,13 @@
 """Numbers as people read them."""
 
 import math
+from collections.abc import Callable
+
+from wiola_export.evaluate.bootstrap import Interval
 
 MIB = 1 << 20
 KIB = 1 << 10
+_HARMLESS = str.maketrans({"`": "'", "|": "/"})
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -36,3 +40,24 @@ def percent(share: float) -> str:
 def seconds(value: float) -> str:
     """Write a duration in seconds, or in milliseconds where it is below one."""
     return f"{significant(value)} s" if value >= 1 else f"{significant(value * 1000)} ms"
+
+
+def code(text: str) -> str:
+    """Mark a name as code; whatever would end the mark, a table's cell or the line is replaced."""
+    plain = "".join(character if character.isprintable() else "�" for character in text)
+    return "`" + plain.translate(_HARMLESS) + "`"
+
+
+def span(ends: Interval | None, write: Callable[[float], str]) -> str:
+    """Write the two ends of an interval; a dash where there is none."""
+    return f"{write(ends.low)} to {write(ends.high)}" if ends else "–"
+
+
+def fixed(digits: int) -> Callable[[float], str]:
+    """Return what writes a number with that many digits after the point."""
+    return lambda value: f"{value:.{digits}f}"
+
+
+def points(share: float) -> str:
+    """Write a difference of shares in percentage points."""
+    return f"{share * 100:.3f} pp".replace("-0.000", "0.000").replace("-", "−")

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from wiola_export.report.figures import size
-from wiola_export.report.markdown import verdict
 from wiola_export.report.report import Report
+from wiola_export.report.verdict import verdict
 from wiola_runtime.manifest import Manifest
 
 FILE_NAME = "README.md"

@@ -5,19 +5,26 @@ The same bundle, text and machine give the same bytes, except under `speed`.
 
 import dataclasses
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from wiola_calibration.packing import TextRecord
+from wiola_calibration.record import CalibrationRecord
 from wiola_export.errors import EvaluationError
-from wiola_export.evaluate.accuracy import Drop
+from wiola_export.evaluate.drop import Divergence, Drop
+from wiola_export.evaluate.greedy import Continuation
+from wiola_export.evaluate.ladder import Ladder
 from wiola_export.evaluate.machine import Machine
 from wiola_export.evaluate.speed import Speed
 from wiola_export.report.coverage import Coverage, measure_coverage
 from wiola_export.report.size import Sizes, measure_sizes
+from wiola_export.report.tensors import TensorFigures, list_tensors
 from wiola_runtime.manifest import Manifest, Precision, Target, Weights
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FILE_NAME = "report.json"
 REFERENCE = "the checkpoint with weights rounded to float16, computed in float32"
+NOTHING: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +47,26 @@ class Subject:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """What was lost against the reference, and on which texts."""
+    """What was lost against the reference, and on which texts.
+
+    Attributes:
+        by_text: The drop on each of `texts`; empty where there is only one.
+        ladder: None where only bundle and reference were compared.
+        continuations: Empty where there was no float graph to generate with.
+    """
 
     drop: Drop
     texts: tuple[TextRecord, ...]
+    by_text: tuple[Drop, ...] = ()
+    ladder: Ladder | None = None
+    continuations: tuple[Continuation, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.by_text and len(self.by_text) != len(self.texts):
+            raise EvaluationError(
+                f"{len(self.by_text)} drops are given for {len(self.texts)} texts; "
+                "give one for each, or none"
+            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +76,8 @@ class Report:
     Attributes:
         accuracy: None where it was not measured; always None for random weights.
         speed: None where it was not measured.
+        tensors: Every stored matrix, in the order of the graph.
+        calibration: On which texts the weights were rounded; None where they alone decided.
     """
 
     subject: Subject
@@ -60,21 +85,40 @@ class Report:
     accuracy: Accuracy | None
     sizes: Sizes
     coverage: Coverage
+    tensors: tuple[TensorFigures, ...]
+    calibration: CalibrationRecord | None
     speed: Speed | None
     machine: Machine
 
     def __post_init__(self) -> None:
-        if self.weights == "random" and self.accuracy is not None:
+        measured = any(tensor.sensitivity_nats is not None for tensor in self.tensors)
+        if self.weights == "random" and (self.accuracy is not None or measured):
             raise EvaluationError(
                 f"{self.subject.name} has random weights, which have no accuracy; "
                 "give a trained checkpoint to measure one"
             )
 
 
-def make_report(
-    manifest: Manifest, *, accuracy: Accuracy | None, speed: Speed | None, machine: Machine
+def make_report(  # noqa: PLR0913 - one argument for each thing that is measured
+    manifest: Manifest,
+    *,
+    accuracy: Accuracy | None,
+    speed: Speed | None,
+    machine: Machine,
+    errors: Mapping[str, float] = NOTHING,
+    sensitivity: Mapping[str, float] = NOTHING,
+    calibration: CalibrationRecord | None = None,
 ) -> Report:
     """Join what was measured with what the manifest says.
+
+    Args:
+        manifest: Of the bundle.
+        accuracy: None where it was not measured.
+        speed: None where it was not measured.
+        machine: Where it was measured.
+        errors: Relative squared error by name of the stored matrix.
+        sensitivity: Mean KL divergence in nats that rounding one matrix alone costs, by name.
+        calibration: On which texts the weights were rounded.
 
     Raises:
         EvaluationError: An accuracy is given for random weights.
@@ -95,6 +139,8 @@ def make_report(
         accuracy=accuracy,
         sizes=measure_sizes(manifest),
         coverage=measure_coverage(quantization),
+        tensors=list_tensors(quantization, errors, sensitivity),
+        calibration=calibration,
         speed=speed,
         machine=machine,
     )
@@ -102,35 +148,51 @@ def make_report(
 
 def to_json(report: Report) -> str:
     """Write the report with sorted keys; what was not measured is null."""
-    figures = {
+    return json.dumps(figures_of(report), indent=2, sort_keys=True, allow_nan=False) + "\n"
+
+
+def figures_of(report: Report) -> dict[str, object]:
+    """Return the report in the types of JSON."""
+    return {
         "schema_version": SCHEMA_VERSION,
         "bundle": dataclasses.asdict(report.subject),
         "weights": report.weights,
         **_accuracy_figures(report.accuracy),
         **_size_figures(report.sizes),
         "coverage": dataclasses.asdict(report.coverage) | {"sentence": report.coverage.sentence()},
+        "tensors": [dataclasses.asdict(tensor) for tensor in report.tensors],
+        "calibration": dataclasses.asdict(report.calibration) if report.calibration else None,
         "speed": dataclasses.asdict(report.speed) if report.speed else None,
         "machine": dataclasses.asdict(report.machine),
     }
-    return json.dumps(figures, indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
 def _accuracy_figures(accuracy: Accuracy | None) -> dict[str, object]:
-    drop = accuracy.drop if accuracy else None
-    texts = accuracy.texts if accuracy else ()
-    return {
-        "reference": {"model": REFERENCE, "ppl": drop and drop.reference_ppl},
-        "candidate": {"ppl": drop and drop.candidate_ppl},
-        "ppl_ratio": drop and drop.ppl_ratio,
-        "kl_nats": dataclasses.asdict(drop.kl_nats)
-        if drop
-        else dict.fromkeys(("mean", "median", "p99", "max")),
-        "top1_agreement": drop and drop.top1_agreement,
-        "tokens": drop and drop.tokens,
-        "windows": drop and drop.windows,
-        "context": drop and drop.context,
-        "texts": [dataclasses.asdict(text) for text in texts],
+    if accuracy is None:
+        return _drop_figures(None) | {"texts": [], "ladder": None, "continuations": []}
+    drops = accuracy.by_text or (accuracy.drop,) * len(accuracy.texts)
+    return _drop_figures(accuracy.drop) | {
+        "texts": [
+            dataclasses.asdict(text) | {"drop": _drop_figures(drop)}
+            for text, drop in zip(accuracy.texts, drops, strict=True)
+        ],
+        "ladder": dataclasses.asdict(accuracy.ladder) if accuracy.ladder else None,
+        "continuations": [dataclasses.asdict(one) for one in accuracy.continuations],
     }
+
+
+def _drop_figures(drop: Drop | None) -> dict[str, object]:
+    figures = dataclasses.asdict(drop) if drop else dict.fromkeys(_names(Drop))
+    return figures | {
+        "reference": {"model": REFERENCE, "ppl": figures.pop("reference_ppl")},
+        "candidate": {"ppl": figures.pop("candidate_ppl")},
+        "ppl_ratio": drop and drop.ppl_ratio,
+        "kl_nats": figures["kl_nats"] or dict.fromkeys(_names(Divergence)),
+    }
+
+
+def _names(record: type[Drop | Divergence]) -> list[str]:
+    return [field.name for field in dataclasses.fields(record)]
 
 
 def _size_figures(sizes: Sizes) -> dict[str, object]:
