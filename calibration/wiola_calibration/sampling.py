@@ -72,7 +72,8 @@ def sample_windows(pieces: Iterable[Sequence[int]], sampling: Sampling) -> Sampl
         if len(window) < sampling.context:
             remainder = len(window)
             break
-        entry = (-_priority(sampling.seed, found), found, window)
+        # A copy, since a view would hold the whole piece that the window was cut from.
+        entry = (-_priority(sampling.seed, found), found, window.copy())
         push = heapq.heappush if len(kept) < sampling.max_windows else heapq.heappushpop
         push(kept, entry)
         found += 1

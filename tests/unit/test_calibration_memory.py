@@ -26,10 +26,10 @@ import wiola_calibration as wc
 def peak_bytes(folder, name):
     path = Path(folder, name)
     words = wc.Tokenization(encode=lambda text: list(map(len, text.split())), bos_id=1, eos_id=2)
-    sampling = wc.Sampling(context=64, max_windows=32)
+    sampling = wc.Sampling(context=64, max_windows=1024)
     text = wc.user_text(path)
     made = wc.calibration_set(wc.user_calibration(path), words, sampling, [text])
-    assert made.record.used_windows == 32
+    assert made.record.used_windows == 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 small = peak_bytes(sys.argv[1] + "/small", sys.argv[2])

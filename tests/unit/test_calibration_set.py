@@ -220,3 +220,13 @@ def test_the_order_of_the_texts_is_kept(tmp_path):
     flat = made.windows.ravel().tolist()
     assert flat == sorted(flat)
     assert made.record.overlap.share == 1.0
+
+
+def test_a_record_that_does_not_add_up_cannot_be_made():
+    record = calibration_set(
+        packaged_calibration("kjv"), WORDS, Sampling(context=64, max_windows=4)
+    ).record
+
+    for name in ("tokens", "used_tokens", "unsampled_tokens", "remainder_tokens"):
+        with pytest.raises(AssertionError):
+            dataclasses.replace(record, **{name: getattr(record, name) + 1})
