@@ -82,14 +82,8 @@ def _chunks(text: Text, tokenization: Tokenization, length: int) -> Iterator[NDA
 def _hashes(ids: NDArray[np.int64], length: int) -> NDArray[np.uint64]:
     """Hash every `length` tokens (..., T) that follow each other: (..., T - N + 1)."""
     count = ids.shape[-1] - length + 1
-    mixed = _mixed(ids.astype(np.uint64))
+    digits = ids.astype(np.uint64)
     total = np.zeros((*ids.shape[:-1], count), dtype=np.uint64)
     for offset in range(length):
-        total = total * MULTIPLIER + mixed[..., offset : offset + count]
+        total = total * MULTIPLIER + digits[..., offset : offset + count]
     return total
-
-
-def _mixed(ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Spread small numbers over all bits, so that sums of them do not meet."""
-    ids = (ids + np.uint64(1)) * MULTIPLIER
-    return ids ^ (ids >> np.uint64(29))

@@ -64,7 +64,7 @@ def test_pieces_are_not_cut_before_white_space(tmp_path):
     assert all(len(piece) < PIECE_CHARACTERS + 2000 for piece in pieces)
 
 
-@pytest.mark.parametrize("content", ["", "\n", " \t\r\n\n"])
+@pytest.mark.parametrize("content", ["", "\n", " \t\r\n\n", "\ufeff"])
 def test_an_empty_file_is_refused(tmp_path, content):
     path = written(tmp_path / "empty.txt", content)
 
