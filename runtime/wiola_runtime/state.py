@@ -17,6 +17,7 @@ DTYPES: Mapping[str, type[np.generic]] = {
     "int64": np.int64,
     "float32": np.float32,
     "float16": np.float16,
+    "int8": np.int8,
 }
 
 
