@@ -30,14 +30,15 @@ from wiola_runtime.manifest import (
 from wiola_runtime.verify import TOKENIZER_FILE
 
 # Oldest ONNX Runtime that was seen to load the graphs and pass their self-tests; the kernels for
-# 8-bit blocks came with the later one (docs/decisions/0002-oldest-onnxruntime.md).
-OLDEST_ONNXRUNTIME, OLDEST_WITH_BLOCKS = "1.20.1", "1.23.2"
+# 8-bit blocks and for 8-bit caches came later (docs/decisions/0002-oldest-onnxruntime.md).
+OLDEST_ONNXRUNTIME, OLDEST_WITH_BLOCKS, OLDEST_WITH_INT8_CACHE = "1.20.1", "1.23.2", "1.27.0"
 BLOCK_KERNELS = {"MatMulNBits", "GatherBlockQuantized"}
 PRODUCERS = ("wiola-export", "torch", "onnx", "onnx-ir", "onnxscript")
 DTYPES: dict[ir.DataType | None, DType] = {
     ir.DataType.INT64: "int64",
     ir.DataType.FLOAT: "float32",
     ir.DataType.FLOAT16: "float16",
+    ir.DataType.INT8: "int8",
 }
 
 
@@ -103,13 +104,19 @@ def write_manifest(manifest: Manifest, folder: Path) -> Manifest:
 
 
 def _graph(graph: ir.Graph) -> GraphSpec:
-    blocks = any(node.op_type in BLOCK_KERNELS for node in graph)
     return GraphSpec(
         file=MODEL_FILE,
         opset=graph.opset_imports[""],
         domains=tuple(sorted(domain for domain in graph.opset_imports if domain)),
-        minimum_onnxruntime=OLDEST_WITH_BLOCKS if blocks else OLDEST_ONNXRUNTIME,
+        minimum_onnxruntime=_oldest_onnxruntime(graph),
     )
+
+
+def _oldest_onnxruntime(graph: ir.Graph) -> str:
+    if any(value.dtype == ir.DataType.INT8 for value in graph.inputs):
+        return OLDEST_WITH_INT8_CACHE
+    blocks = any(node.op_type in BLOCK_KERNELS for node in graph)
+    return OLDEST_WITH_BLOCKS if blocks else OLDEST_ONNXRUNTIME
 
 
 def _quantization(options: ExportOptions, stored: Sequence[QuantizedTensor]) -> QuantizationSpec:
