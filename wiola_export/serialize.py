@@ -36,10 +36,15 @@ def write_model(model: ir.Model, folder: Path, progress: Progress) -> None:
     """
     with (folder / DATA_FILE).open("wb") as data:
         _DataFile(data, folder).place_all(model.graph, progress)
-    proto = ir.serde.serialize_model(model)
-    (folder / MODEL_FILE).write_bytes(proto.SerializeToString(deterministic=True))
+    write_graph(model, folder)
     if not (folder / DATA_FILE).stat().st_size:
         (folder / DATA_FILE).unlink()
+
+
+def write_graph(model: ir.Model, folder: Path) -> None:
+    """Write the graph alone, for weights that are in their places already."""
+    proto = ir.serde.serialize_model(model)
+    (folder / MODEL_FILE).write_bytes(proto.SerializeToString(deterministic=True))
 
 
 class _DataFile:
