@@ -72,7 +72,7 @@ def describe(
         inputs=(*INPUTS, *inputs),
         outputs=(logits, *outputs),
         states=states,
-        tokens=_tokens(model),
+        tokens=token_spec(model),
         generation_defaults=dict(model.tokenizer.generation_defaults),
         graph=_graph(graph),
         quantization=_quantization(options, stored),
@@ -149,7 +149,8 @@ def _state_output(state: StateSpec) -> TensorSpec:
     return TensorSpec(name=state.present, dtype=state.dtype, axes=axes, role="state")
 
 
-def _tokens(model: Model) -> TokenSpec:
+def token_spec(model: Model) -> TokenSpec:
+    """Say where a text and a reply begin and end."""
     files = model.tokenizer
     return TokenSpec(
         bos_id=files.bos_id,

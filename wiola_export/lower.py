@@ -26,13 +26,13 @@ from wiola_runtime.manifest import QuantizedTensor, Target
 Passes = tuple[ir.passes.PassBase, ...]
 
 
-def structure(target: Target, context_length: int) -> Passes:
+def structure(target: Target, policy: Policy, context_length: int) -> Passes:
     """Return the passes that bring a target's kernels in, weights aside."""
     if target == "portable":
         return ()
     fused: Passes = (
         FoldBlend(),
-        PackLinears(),
+        PackLinears(lambda w: policy.decide("matrix", w.shape[1], w.sources[0]).form),
         FuseNorms(),
         FuseRotary(context_length),
         MergeRotary(),
@@ -69,7 +69,7 @@ def lower(
     """
     kernels = StandardKernels() if target == "portable" else OrtKernels()
     weights = LowerWeights(policy, kernels)
-    passes = (*structure(target, context_length), weights, *cleanup())
+    passes = (*structure(target, policy, context_length), weights, *cleanup())
     for rewrite in passes:  # not ir.passes.Sequential, which hides the errors of its passes
         model = rewrite(model).model
     prove_lowered(model, target)

@@ -8,10 +8,14 @@ from wiola_export.errors import OptionError
 from wiola_runtime.manifest import Precision, Target
 
 Scheme = Literal["float", "weight-only", "dynamic"]
+Method = Literal["nearest", "hqq", "gptq", "awq", "awq-gptq"]
 
 BLOCK_SIZES = (16, 32, 64, 128)
 DEFAULT_BLOCK_SIZES: dict[Precision, int] = {"int8": 64, "int4": 32}
 DEMO = "demo"
+DATA_FREE = "none"
+CALIBRATED: frozenset[Method] = frozenset({"gptq", "awq", "awq-gptq"})
+DEFAULT_METHOD: Method = "gptq"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +28,15 @@ class Quantization:
             `dynamic` (int8) stores one scale per row and quantizes activations as they come.
         block_size: Weights of a row that share one scale; None takes 64 for int8, 32 for int4.
         symmetric: Leave zero points out: fewer bytes, a larger error.
+        method: How blocks are rounded (docs/quantization.md); None takes `gptq` where there is
+            something to calibrate on, else `nearest`.
     """
 
     precision: Precision
     scheme: Scheme | None = None
     block_size: int | None = None
     symmetric: bool = False
+    method: Method | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is out of range or without effect."""
@@ -46,6 +53,8 @@ class Quantization:
             raise OptionError(
                 f"--block-size has no effect with --{self.precision}, scheme {scheme}"
             )
+        if scheme != "weight-only" and self.method is not None:
+            raise OptionError(f"--method has no effect with --{self.precision}, scheme {scheme}")
         if scheme == "float" and self.symmetric:
             raise OptionError(f"--symmetric has no effect with --{self.precision}")
         if self.block_size not in (None, *BLOCK_SIZES):
@@ -73,6 +82,34 @@ class Quantization:
     def bits(self) -> int:
         """Bits of one stored weight."""
         return {"fp32": 32, "fp16": 16, "int8": 8, "int4": 4}[self.precision]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationOptions:
+    """Which text the weights are rounded on.
+
+    Attributes:
+        source: A file or folder of texts, the name of a packaged corpus, or `none`; None takes
+            all packaged corpora.
+        windows: Most windows that are used.
+        context: Tokens of a window.
+        seed: Chooses the windows where there are more.
+    """
+
+    source: Path | str | None = None
+    windows: int = 64
+    context: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what is out of range."""
+        for name, least in (("windows", 1), ("context", 2), ("seed", 0)):
+            value = getattr(self, name)
+            if value < least:
+                raise OptionError(
+                    f"--calibration-{name} is {value}; expected at least {least}, or "
+                    f"--calibration {DATA_FREE}"
+                )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +157,7 @@ class ExportOptions:
 
     source: Source
     quantization: Quantization
+    calibration: CalibrationOptions = CalibrationOptions()
     target: Target = "cpu"
     out: Path | None = None
     report: bool = True
@@ -139,9 +177,52 @@ class ExportOptions:
                 "--fp32 needs --target cpu or portable: attention on CUDA has no float32 kernel; "
                 "use --fp16 with --target cuda"
             )
+        self._check_calibration()
         if scheme == "dynamic" and self.target != "cpu":
             raise OptionError(f"--scheme dynamic needs --target cpu, not {self.target}")
         if self.text is not None and not self.report:
             raise OptionError("--text has no effect with --no-report")
         if self.text is not None and self.source.is_random:
             raise OptionError("--text has no effect on random weights, which have no accuracy")
+
+    @property
+    def method(self) -> Method:
+        """How blocks are rounded, with the default filled in."""
+        chosen = self.quantization.method
+        if chosen is not None:
+            return chosen
+        blocks = self.quantization.resolved_scheme == "weight-only"
+        data_free = self.calibration.source == DATA_FREE or self.source.is_random
+        return DEFAULT_METHOD if blocks and not data_free else "nearest"
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether the weights are rounded on a text."""
+        return self.method in CALIBRATED
+
+    def _check_calibration(self) -> None:
+        """Refuse a text without effect, and a method without a text."""
+        method, source = self.quantization.method, self.calibration.source
+        if method in CALIBRATED and source == DATA_FREE:
+            raise OptionError(
+                f"--method {method} needs a text; drop --calibration {DATA_FREE}, or take "
+                "--method nearest or hqq"
+            )
+        if method in CALIBRATED and self.source.is_random:
+            raise OptionError(
+                f"--method {method} needs trained weights: calibrating random ones says nothing; "
+                "give --checkpoint DIR or drop --method"
+            )
+        if self.calibrates or self.calibration == CalibrationOptions(source=source):
+            without_effect = not self.calibrates and source not in (None, DATA_FREE)
+        else:
+            without_effect = True
+        if without_effect:
+            raise OptionError(f"--calibration has no effect here: {self._why_data_free()}; drop it")
+
+    def _why_data_free(self) -> str:
+        if self.source.is_random:
+            return "the weights are random"
+        if self.quantization.resolved_scheme != "weight-only":
+            return f"scheme {self.quantization.resolved_scheme} needs no text"
+        return f"--method {self.quantization.method} needs no text"

@@ -9,7 +9,7 @@ from wiola_export.checkpoint import Checkpoint, TokenizerFiles, open_checkpoint
 from wiola_export.errors import CheckpointError, OptionError
 from wiola_export.families import Config, Family, detect, find_variant, variant_names
 from wiola_export.options import DEMO, Source
-from wiola_export.weights import RandomSource, WeightSource
+from wiola_export.weights import RandomSource, StoredWeight, WeightSource
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,11 @@ class Model:
     tokenizer: TokenizerFiles
     checkpoint: Checkpoint | None
     seed: int | None
+
+    def weight(self, name: str) -> StoredWeight:
+        """Return a tensor of the checkpoint, its heads in the order of the graph, unread."""
+        shape = self.config.tensor_shapes()[name]
+        return StoredWeight(self.weights, name, shape, self.config.reordered(name))
 
     @property
     def warnings(self) -> tuple[str, ...]:

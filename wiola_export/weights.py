@@ -6,7 +6,7 @@ megabytes. Matrices are (N, K): output features, input features.
 
 import dataclasses
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -92,6 +92,44 @@ class ScaledWeight:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Factors:
+    """What rows (N,) and columns (K,) of a tensor are multiplied by; None leaves them alone."""
+
+    rows: Rows | None = None
+    columns: Rows | None = None
+
+    def times(self, *, rows: Rows | None = None, columns: Rows | None = None) -> "Factors":
+        """Return the product with further factors."""
+        return Factors(_product(self.rows, rows), _product(self.columns, columns))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class RescaledWeight:
+    """A tensor whose rows and columns are multiplied by factors."""
+
+    weight: Weight
+    factors: Factors
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tensor."""
+        return self.weight.shape
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Sources of the tensor."""
+        return self.weight.sources
+
+    def rows(self, start: int, stop: int) -> Rows:
+        """Read rows and multiply them."""
+        rows = self.weight.rows(start, stop)
+        if self.factors.rows is not None:
+            factors = self.factors.rows[start:stop]
+            rows = rows * factors.reshape(-1, *[1] * (rows.ndim - 1))
+        return rows if self.factors.columns is None else rows * self.factors.columns
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class StackedWeight:
     """Matrices of equal K, one above the other."""
 
@@ -109,14 +147,19 @@ class StackedWeight:
 
     def rows(self, start: int, stop: int) -> Rows:
         """Return rows that may span several parts."""
-        pieces: list[Rows] = []
+        pieces = [part.rows(*span) for part, span in self.spans(start, stop)]
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def spans(self, start: int, stop: int) -> list[tuple[Weight, tuple[int, int]]]:
+        """Return the parts that rows [start, stop) lie in, each with its own rows."""
+        found: list[tuple[Weight, tuple[int, int]]] = []
         offset = 0
         for part in self.parts:
             first, last = max(start - offset, 0), min(stop - offset, part.shape[0])
             if first < last:
-                pieces.append(part.rows(first, last))
+                found.append((part, (first, last)))
             offset += part.shape[0]
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -178,15 +221,16 @@ def initializer_weight(value: ir.Value | None) -> Weight | None:
     return tensor.weight if isinstance(tensor, WeightTensor) else None
 
 
-def bind(
-    model: ir.Model,
-    source: WeightSource,
-    reordered: Mapping[str, tuple[int, tuple[int, ...]] | None],
-) -> ir.Model:
-    """Give every initializer of a traced graph its weight of the same name, unread."""
+def bind(model: ir.Model, weight_of: Callable[[str, tuple[int, ...]], Weight]) -> ir.Model:
+    """Give every initializer of a traced graph its weight, by name and shape, unread."""
     for name, value in model.graph.initializers.items():
         assert value.shape is not None
-        shape: Sequence[int] = value.shape.numpy()
-        weight = StoredWeight(source, name, tuple(shape), reordered.get(name))
-        value.const_value = WeightTensor(weight, name)
+        value.const_value = WeightTensor(weight_of(name, tuple(value.shape.numpy())), name)
     return model
+
+
+def _product(one: Rows | None, other: Rows | None) -> Rows | None:
+    if one is None or other is None:
+        return other if one is None else one
+    product: Rows = one * other
+    return product

@@ -8,8 +8,8 @@ from support import oracles
 from wiola_export.families import find_variant
 from wiola_export.lower import lower
 from wiola_export.options import Quantization
-from wiola_export.pipeline import make_policy
-from wiola_export.weights import RandomSource, bind
+from wiola_export.prepare import make_policy
+from wiola_export.weights import RandomSource, StoredWeight, bind
 
 FORMS = [
     ("cpu", "int8"),
@@ -43,7 +43,8 @@ def test_the_120m_size_as_it_runs(golden):
     """Twelve layers; no weight is read."""
     family, config = find_variant("120m")
     model = oracles.shared_trace(family, config)
-    bind(model, RandomSource(config.tensor_shapes(), config.initial_values()), {})
+    source = RandomSource(config.tensor_shapes(), config.initial_values())
+    bind(model, lambda name, shape: StoredWeight(source, name, shape))
     policy = make_policy(Quantization(precision="int8"), "cpu")
 
     lowered, _ = lower(model, "cpu", policy, context_length=config.max_position_embeddings)

@@ -14,7 +14,7 @@ from support import oracles
 from support.graphs import GraphRunner, distance
 
 import wiola_runtime as wr
-from wiola_export.families.layered import LayerwiseExecutor
+from wiola_export.families.layerwise import LayerwiseExecutor
 from wiola_export.options import Quantization
 from wiola_runtime.scoring import Row, score
 from wiola_runtime.session import Session, SessionOptions

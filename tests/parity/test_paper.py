@@ -9,7 +9,7 @@ from support.graphs import GraphRunner, distance
 
 from wiola_export.lower import lower
 from wiola_export.options import Quantization
-from wiola_export.pipeline import make_policy
+from wiola_export.prepare import make_policy
 
 TOLERANCE = 2e-4
 TOKENS = 24

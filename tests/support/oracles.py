@@ -20,7 +20,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 from support.tiny_bundle import tokenizer_json
 
-from wiola_export import bundle, pipeline
+from wiola_export import bundle, pipeline, prepare
 from wiola_export.families import FAMILIES, Family, detect
 from wiola_export.lower import lower
 from wiola_export.options import ExportOptions, Quantization, Source
@@ -28,7 +28,7 @@ from wiola_export.progress import Silent
 from wiola_export.serialize import write_model
 from wiola_export.source import demo_folder, find_model
 from wiola_export.trace import trace
-from wiola_export.weights import bind
+from wiola_export.weights import StoredWeight, bind
 
 FOLDER = Path(__file__).parents[1] / "oracles"
 NAMES = tuple(sorted(p.stem.removeprefix("wiola-") for p in FOLDER.glob("*.safetensors")))
@@ -117,12 +117,13 @@ def semantic(case: Case, weights: dict[str, np.ndarray] | None = None, config=No
     model = shared_trace(case.family, case.config)
     names = list(model.graph.initializers)
     orders = {name: (config or case.config).reordered(name) for name in names}
-    return bind(model, MemorySource(weights or case.weights), orders)
+    source = MemorySource(weights or case.weights)
+    return bind(model, lambda name, shape: StoredWeight(source, name, shape, orders[name]))
 
 
 def lowered(case: Case, target: str, quantization: Quantization, weights=None):
     """Return the lowered graph of a case, and how its weights are stored."""
-    policy = pipeline.make_policy(quantization, target)
+    policy = prepare.make_policy(quantization, target)
     context = case.config.max_position_embeddings
     return lower(semantic(case, weights), target, policy, context_length=context)
 

@@ -13,7 +13,7 @@ from support.graphs import ALL_LEVELS, GraphRunner, distance, to_bytes
 from wiola_export.errors import LoweringError
 from wiola_export.lower import lower, prove_lowered, structure
 from wiola_export.options import Quantization
-from wiola_export.pipeline import make_policy
+from wiola_export.prepare import make_policy
 from wiola_export.quantize.formats import SignedRows
 from wiola_export.quantize.policy import Policy
 
@@ -210,8 +210,13 @@ def test_a_foreign_operator_is_not_portable():
         prove_lowered(model, "portable")
 
 
+POLICY = make_policy(Quantization(precision="fp32"), "cpu")
+
+
 def test_a_target_is_a_list_that_can_be_read():
-    names = {t: [type(p).__name__ for p in structure(t, 64)] for t in ("cpu", "cuda", "portable")}
+    names = {
+        t: [type(p).__name__ for p in structure(t, POLICY, 64)] for t in ("cpu", "cuda", "portable")
+    }
 
     assert names["portable"] == []
     assert names["cuda"] == [*names["cpu"], "HalfPrecision"]

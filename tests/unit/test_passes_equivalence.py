@@ -13,7 +13,7 @@ from wiola_export.options import Quantization
 from wiola_export.passes.lower_weights import LowerWeights
 from wiola_export.passes.ort_kernels import OrtKernels
 from wiola_export.passes.standard_kernels import StandardKernels
-from wiola_export.pipeline import make_policy
+from wiola_export.prepare import make_policy
 
 CASES = ("lookback1", "lookback3", "mha", "odd_sizes")
 TOLERANCE = 2e-4
@@ -24,11 +24,11 @@ def passes(target):
     """Return new passes of a target in their order."""
     policy = make_policy(Quantization(precision=FLOATS[target]), target)
     kernels = StandardKernels() if target == "portable" else OrtKernels()
-    return (*structure(target, 128), LowerWeights(policy, kernels), *cleanup())
+    return (*structure(target, policy, 128), LowerWeights(policy, kernels), *cleanup())
 
 
 NAMES = [type(p).__name__ for p in passes("cpu")]
-FIRST_CLEANUP = len(structure("cpu", 128)) + 1
+FIRST_CLEANUP = len(structure("cpu", make_policy(Quantization(precision="fp32"), "cpu"), 128)) + 1
 
 
 def picture(model):

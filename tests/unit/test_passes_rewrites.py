@@ -98,7 +98,7 @@ def test_one_product_for_each_distinct_input():
     layers = config.num_hidden_layers
     model = oracles.semantic(oracles.load("gqa3"))
 
-    PackLinears()(model)
+    PackLinears(lambda _: None)(model)
 
     # qkv and gate; context keys and values; o; gate_a, up_a and up_b; down_a; down_b; fusion.
     assert census(model)["Linear"] == 6 * layers + (layers - 1) + 1
@@ -134,7 +134,7 @@ def test_rotations_of_equal_constants_share_their_tables():
 def test_queries_and_keys_are_rotated_together():
     model = oracles.semantic(oracles.load("gqa3"))
 
-    for rewrite in (PackLinears(), FuseRotary(256), MergeRotary()):
+    for rewrite in (PackLinears(lambda _: None), FuseRotary(256), MergeRotary()):
         rewrite(model)
 
     assert census(model)["RotaryEmbedding"] == 6

@@ -176,11 +176,11 @@ def test_a_table_whose_rows_are_no_whole_blocks_stays_float(columns):
     form = Blocks(bits=8, block_size=32)
     policy = Policy(matrices=form, tables=form, floats="float16")
 
-    decision = policy.decide("embedding", columns)
+    decision = policy.decide("embedding", columns, "w")
 
     assert decision.form == Floats("float16")
     assert decision.note == f"kept: {columns} features are no multiple of 16"
-    assert policy.decide("matrix", columns) == Decision(form)
+    assert policy.decide("matrix", columns, "w") == Decision(form)
 
 
 @pytest.mark.parametrize(("columns", "size"), [(192, 64), (96, 32), (48, 16), (256, 128)])
@@ -188,8 +188,8 @@ def test_a_table_takes_the_largest_block_that_divides_its_rows(columns, size):
     form = Blocks(bits=8, block_size=128)
     policy = Policy(matrices=form, tables=form, floats="float32")
 
-    assert policy.decide("head", columns).form == Blocks(bits=8, block_size=size)
-    assert policy.decide("embedding", columns).form == Blocks(bits=8, block_size=size)
+    assert policy.decide("head", columns, "w").form == Blocks(bits=8, block_size=size)
+    assert policy.decide("embedding", columns, "w").form == Blocks(bits=8, block_size=size)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from wiola_calibration.corpus import PACKAGED
 from wiola_export.errors import OptionError
-from wiola_export.options import ExportOptions, Quantization, Source
+from wiola_export.options import (
+    DATA_FREE,
+    CalibrationOptions,
+    ExportOptions,
+    Method,
+    Quantization,
+    Source,
+)
 from wiola_runtime.manifest import Precision, Target
 
 if TYPE_CHECKING:
@@ -48,6 +56,19 @@ EXPORT_OPTIONS: list[click.Parameter] = [
         ["--block-size"], type=int, help="Weights per scale, 16 to 128.  [int8: 64; int4: 32]"
     ),
     click.Option(["--symmetric"], is_flag=True, help="Leave zero points out."),
+    click.Option(
+        ["--method"], type=click.Choice(get_args(Method)),
+        help="How weights are rounded.  [gptq, or nearest without a text]",
+    ),
+    click.Option(
+        ["--calibration"], metavar="PATH|NAME|none",
+        help="Texts to round weights on: .txt, .jsonl, a folder, or a packaged corpus "
+        "(austen, kjv).  [both packaged]",
+    ),
+    click.Option(
+        ["--calibration-windows"], type=int, default=CalibrationOptions().windows,
+        show_default=True, help="Most windows of 256 tokens to calibrate on.",
+    ),
     click.Option(["--seed"], type=int, default=0, help="Seed of random weights.  [0]"),
     click.Option(["--out"], type=FOLDER, help="Folder to write.  [./wiola-NAME-PRECISION]"),
     click.Option(["--text"], type=FOLDER, help="UTF-8 text to measure on.  [packaged texts]"),
@@ -97,6 +118,11 @@ def parse(choices: Mapping[str, Any]) -> ExportOptions:
             scheme=choices["scheme"],
             block_size=choices["block_size"],
             symmetric=choices["symmetric"],
+            method=choices["method"],
+        ),
+        calibration=CalibrationOptions(
+            source=calibration_source(choices["calibration"]),
+            windows=choices["calibration_windows"],
         ),
         target=choices["target"],
         out=choices["out"],
@@ -104,6 +130,13 @@ def parse(choices: Mapping[str, Any]) -> ExportOptions:
         text=choices["text"],
         force=choices["force"],
     )
+
+
+def calibration_source(given: str | None) -> str | Path | None:
+    """Tell names from paths: a name is `none` or a packaged corpus."""
+    if given is None or given in (DATA_FREE, *PACKAGED):
+        return given
+    return Path(given)
 
 
 def summary(bundle: "Bundle") -> str:

@@ -1,16 +1,16 @@
-"""A decoder as a sequence of layers with explicit state, and how to run it layer by layer.
+"""A decoder as a sequence of layers with explicit state.
 
 Axes: B batch, T new positions, R positions that return logits, V vocabulary, d hidden size.
 """
 
 import abc
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
+
+from wiola_export.families import operators as ops
 
 Carry = tuple[Tensor, ...]
 State = tuple[Tensor, ...]
@@ -31,14 +31,50 @@ def positions_after(past_lengths: Tensor, count: int | torch.SymInt) -> Position
     return Positions(index, 1.0 / (index + 1).to(torch.float32)[..., None])
 
 
+class Matrix(nn.Module):
+    """A linear map without bias, weight (out, in): what can be quantized."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(rows, columns), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (…, in) to (…, out)."""
+        return ops.linear(x, self.weight)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Rescaling:
+    """Where the features that some matrices read can be scaled without changing the layer.
+
+    Feature i may be multiplied by any 1 / s_i where it is produced, if column i of every reader
+    is multiplied by s_i.
+
+    Attributes:
+        readers: Parameters (out, in) whose input it is.
+        producers: Parameters that are linear in the features along their first axis: a norm's
+            weight, or the matrices that make them.
+        repeats: Each run of `run` produced features serves that many runs of features of the
+            readers, one after the other; 1 where they are the same features.
+        run: Features of a run, for repeated ones the size of a head.
+    """
+
+    readers: tuple[str, ...]
+    producers: tuple[str, ...]
+    repeats: int = 1
+    run: int = 1
+
+
 class Layer(nn.Module, abc.ABC):
     """One decoder layer.
 
     Attributes:
         num_states: How many tensors of state it reads and writes.
+        rescalings: Exact freedoms that a quantizer may use; names within the layer.
     """
 
     num_states: int
+    rescalings: tuple[Rescaling, ...] = ()
 
     @abc.abstractmethod
     def forward(
@@ -78,72 +114,3 @@ class LayeredModel(nn.Module, abc.ABC):
             x, carry, present = layer(x, carry, at, past)
             new.extend(present)
         return (self.head(x, output_positions), *new)
-
-
-class LayerwiseExecutor:
-    """Run whole windows through a model whose weights are read one layer at a time.
-
-    Args:
-        model: The model on the meta device.
-        read: Returns a parameter by its name in the checkpoint.
-        empty_states: Past state of a batch of B rows with nothing cached, in the model's order.
-    """
-
-    def __init__(
-        self,
-        model: LayeredModel,
-        read: Callable[[str], Tensor],
-        empty_states: Callable[[int], Sequence[Tensor]],
-    ) -> None:
-        self._model = model
-        self._read = read
-        self._empty_states = empty_states
-
-    def logits(self, windows: NDArray[np.int64], batch: int = 8) -> Iterator[NDArray[np.float32]]:
-        """Yield logits (B, T, V) of consecutive groups of `batch` windows (W, T)."""
-        groups = [torch.from_numpy(windows[i : i + batch]) for i in range(0, len(windows), batch)]
-        with torch.no_grad():
-            ends = self._parameters_outside_layers()
-            hidden = [self._call(self._model, ends, "embed", ids) for ids in groups]
-            for x in self._through_layers(hidden, windows.shape[1]):
-                everything = torch.arange(windows.shape[1])
-                yield self._call(self._model, ends, "head", x, everything).numpy()
-
-    def _through_layers(self, hidden: list[Tensor], length: int) -> list[Tensor]:
-        carries: list[Carry] = [()] * len(hidden)
-        offset = 0
-        for prefix, layer in self._model.layers():
-            weights = {n: self._read(f"{prefix}.{n}") for n, _ in layer.named_parameters()}
-            for i, x in enumerate(hidden):
-                empty = tuple(self._empty_states(len(x)))[offset : offset + layer.num_states]
-                at = positions_after(torch.zeros(len(x), dtype=torch.int64), length)
-                arguments = (x, carries[i], at, empty)
-                hidden[i], carries[i], _ = torch.func.functional_call(layer, weights, arguments)
-            offset += layer.num_states
-        return hidden
-
-    def _parameters_outside_layers(self) -> dict[str, Tensor]:
-        prefixes = tuple(f"{prefix}." for prefix, _ in self._model.layers())
-        names = (n for n, _ in self._model.named_parameters() if not n.startswith(prefixes))
-        return {name: self._read(name) for name in names}
-
-    def _call(
-        self, model: LayeredModel, weights: dict[str, Tensor], method: str, *arguments: Tensor
-    ) -> Tensor:
-        renamed = {f"model.{name}": weight for name, weight in weights.items()}
-        caller = _Method(model, method)
-        result: Tensor = torch.func.functional_call(caller, renamed, arguments)
-        return result
-
-
-class _Method(nn.Module):
-    """Makes one method of a model callable as a module, as `functional_call` wants it."""
-
-    def __init__(self, model: LayeredModel, method: str) -> None:
-        super().__init__()
-        self.model = model
-        self._method = method
-
-    def forward(self, *arguments: Tensor) -> Tensor:
-        result: Tensor = getattr(self.model, self._method)(*arguments)
-        return result

@@ -72,7 +72,7 @@ class LowerWeights(ir.passes.InPlacePass):
         if role == "matrix" and reaches_logits(graph, node):
             role = "head"
         shared = name in self._recipes
-        decision = self._policy.decide(role, weight.shape[1])
+        decision = self._policy.decide(role, weight.shape[1], weight.sources[0])
         if not shared:
             self._recipes[name] = self._kernels.recipe(weight, decision, role)
         self.stored.append(describe(name, self._recipes[name], decision, role, shared=shared))

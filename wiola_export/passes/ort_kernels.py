@@ -28,7 +28,7 @@ class OrtKernels:
         """Choose the tensors that will stand for a weight."""
         match decision.form:
             case Blocks() as form:
-                return BlockRecipe(weight, form, "kernel")
+                return BlockRecipe(weight, form, "kernel", decision.rounding)
             case SignedRows():
                 assert role == "matrix", "tables are stored in blocks or floats"
                 return SignedRowRecipe(weight)

@@ -1,5 +1,7 @@
 """Linears that read the same input become one, whose output is split."""
 
+from collections.abc import Callable, Hashable
+
 import onnx_ir as ir
 
 from wiola_export.functions import DOMAIN
@@ -8,17 +10,25 @@ from wiola_export.weights import StackedWeight, Weight, WeightTensor, initialize
 
 
 class PackLinears(ir.passes.InPlacePass):
-    """Make one matrix product of each distinct input.
+    """Make one matrix product of each distinct input, as far as weights are stored alike.
 
     Before::  q = Linear(x, Wq)   k = Linear(x, Wk)   v = Linear(x, Wv)
     After::   q, k, v = Split(Linear(x, [Wq; Wk; Wv]))
+
+    Args:
+        storage: Says how a weight will be stored; only equal answers are packed.
     """
 
+    def __init__(self, storage: Callable[[Weight], Hashable]) -> None:
+        super().__init__()
+        self._storage = storage
+
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Group the calls by their input."""
-        groups: dict[ir.Value, list[ir.Node]] = {}
+        """Group the calls by their input and storage."""
+        groups: dict[tuple[ir.Value, Hashable], list[ir.Node]] = {}
         for call in calls(model, "Linear"):
-            groups.setdefault(operand(call, 0), []).append(call)
+            key = operand(call, 0), self._storage(weight_of(call))
+            groups.setdefault(key, []).append(call)
         several = [group for group in groups.values() if len(group) > 1]
         for group in several:
             pack(model.graph, group)

@@ -18,7 +18,7 @@ class StandardKernels:
         """Choose the tensors that will stand for a weight."""
         match decision.form:
             case Blocks() as form:
-                return BlockRecipe(weight, form, "standard")
+                return BlockRecipe(weight, form, "standard", decision.rounding)
             case Floats(dtype):
                 return FloatRecipe(weight, dtype)
             case other:

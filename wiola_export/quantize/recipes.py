@@ -15,18 +15,16 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from wiola_export.errors import QuantizationError
 from wiola_export.quantize.formats import FLOAT_BITS, Blocks, FloatName
-from wiola_export.quantize.packing import pack_nibbles, pad_to_blocks
-from wiola_export.quantize.rounding import Codes, round_blocks, round_rows
+from wiola_export.quantize.packing import pack_nibbles
+from wiola_export.quantize.rounded import NEAREST, Rounding, fitting_rows
+from wiola_export.quantize.rounding import Codes, round_rows
 from wiola_export.weights import Weight
 
 Array = NDArray[np.generic]
 Layout = Literal["kernel", "standard"]
 CHUNK_WEIGHTS = 1 << 20
 BYTE_BITS = 8
-# In float16 the scales would overflow, in float32 the squares from which they are found.
-LARGEST_WEIGHTS: dict[FloatName, float] = {"float32": 1e15, "float16": 65504.0}
 FLOAT_TYPES: dict[FloatName, ir.DataType] = {
     "float32": ir.DataType.FLOAT,
     "float16": ir.DataType.FLOAT16,
@@ -79,7 +77,7 @@ class FloatRecipe:
         values = np.empty(self.weight.shape, self.dtype)
         largest = float(np.finfo(self.dtype).max)
         for start, stop in _chunks(self.weight):
-            values[start:stop] = _fitting(self.weight, start, stop, largest)
+            values[start:stop] = fitting_rows(self.weight, start, stop, largest)
         return {"values": values}
 
 
@@ -96,6 +94,7 @@ class BlockRecipe:
     weight: Weight
     form: Blocks
     layout: Layout
+    rounding: Rounding = NEAREST
 
     @property
     def blocks(self) -> int:
@@ -138,8 +137,7 @@ class BlockRecipe:
         return arrays
 
     def _round(self, chunk: tuple[int, int]) -> Codes:
-        rows = _fitting(self.weight, *chunk, LARGEST_WEIGHTS[self.form.scales])
-        return round_blocks(pad_to_blocks(rows, self.form.block_size), self.form)
+        return self.rounding.rows(self.weight, *chunk, self.form)
 
     def _put(self, array: Array, role: str, made: Codes, start: int, stop: int) -> None:
         rows, four = stop - start, self.form.bits == 4  # noqa: PLR2004
@@ -217,19 +215,6 @@ def stored_bits(recipe: Recipe) -> int:
     if isinstance(recipe, BlockRecipe):
         return recipe.form.bits
     return FLOAT_BITS[recipe.dtype] if isinstance(recipe, FloatRecipe) else 8
-
-
-def _fitting(weight: Weight, start: int, stop: int, largest: float) -> NDArray[np.float32]:
-    """Read rows, none of whose weights may be beyond `largest`."""
-    rows = weight.rows(start, stop)
-    found = float(np.abs(rows).max())
-    if found > largest:
-        raise QuantizationError(
-            f"{', '.join(weight.sources)} holds a weight of {found:.3g}, expected at most "
-            f"{largest:.3g} in this precision and target; check the checkpoint, or keep "
-            f"float32 with --fp32"
-        )
-    return rows
 
 
 def _chunks(weight: Weight, *, even: bool = False) -> Iterator[tuple[int, int]]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wiola_export.quantize.formats import Blocks
+from wiola_export.quantize.packing import pad_to_blocks
 
 Floats32 = NDArray[np.float32]
 
@@ -35,6 +36,11 @@ class Codes:
         steps = self.codes.astype(np.float32) - self.zero_points[..., None]
         return steps * self.scales[..., None].astype(np.float32)
 
+    def matrix(self, columns: int) -> Floats32:
+        """Return the same as rows (n, columns), without what only fills the last block."""
+        values: Floats32 = self.dequantize().reshape(len(self.codes), -1)[:, :columns]
+        return np.ascontiguousarray(values)
+
 
 def round_blocks(blocks: Floats32, form: Blocks, *, search: bool = True) -> Codes:
     """Round blocks (n, b, k), choosing for each the range with the least squared error.
@@ -57,6 +63,11 @@ def round_blocks(blocks: Floats32, form: Blocks, *, search: bool = True) -> Code
     return Codes(codes.astype(np.uint8), stored, zero_points.astype(np.uint8))
 
 
+def round_matrix(rows: Floats32, form: Blocks) -> Codes:
+    """Round rows (n, K) in blocks; what fills the last block is zero."""
+    return round_blocks(pad_to_blocks(rows, form.block_size), form)
+
+
 def round_rows(rows: Floats32) -> tuple[NDArray[np.int8], Floats32]:
     """Round rows (n, K) to signed integers of ±127 with one scale each, (n,)."""
     scales = np.abs(rows).max(axis=1) / np.float32(127)
@@ -68,7 +79,7 @@ def _candidate(
     blocks: Floats32, form: Blocks, shrink: float, *, refit: bool
 ) -> tuple[Floats32, Floats32, Floats32]:
     """Return squared error, scale and zero point (n, b) of one range."""
-    scales, zero_points = _symmetric(blocks, form) if form.symmetric else _spanning(blocks, form)
+    scales, zero_points = _symmetric(blocks, form) if form.symmetric else spanning(blocks, form)
     scales = scales * np.float32(shrink)
     if not form.symmetric:
         zero_points = np.rint(zero_points / np.float32(shrink)).clip(0, form.highest_code)
@@ -81,7 +92,7 @@ def _candidate(
     return errors, scales, zero_points
 
 
-def _spanning(blocks: Floats32, form: Blocks) -> tuple[Floats32, Floats32]:
+def spanning(blocks: Floats32, form: Blocks) -> tuple[Floats32, Floats32]:
     """Return scale and rounded zero point of the range from smallest to largest weight."""
     low = np.minimum(blocks.min(-1), 0)
     high = np.maximum(blocks.max(-1), 0)

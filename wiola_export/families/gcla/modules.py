@@ -13,19 +13,15 @@ from torch.nn import functional
 
 from wiola_export.families import operators as ops
 from wiola_export.families.gcla.config import GclaConfig
-from wiola_export.families.layered import Carry, Layer, LayeredModel, Positions, State
-
-
-class Matrix(nn.Module):
-    """A linear map without bias, weight (out, in)."""
-
-    def __init__(self, rows: int, columns: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(rows, columns), requires_grad=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (…, in) to (…, out)."""
-        return ops.linear(x, self.weight)
+from wiola_export.families.layered import (
+    Carry,
+    Layer,
+    LayeredModel,
+    Matrix,
+    Positions,
+    Rescaling,
+    State,
+)
 
 
 class WRMSNorm(nn.Module):
@@ -123,6 +119,7 @@ class GclaLayer(Layer):
         self._summarizes = index < config.num_hidden_layers - 1
         self._lookback = config.gcla_lookback
         self.num_states = 2 + self._summarizes
+        self.rescalings = _rescalings(config, blended=index > 0)
 
     def forward(
         self, x: Tensor, carry: Carry, at: Positions, past: State
@@ -135,6 +132,29 @@ class GclaLayer(Layer):
             return y, carry, (keys, values)
         mean, total = ops.running_mean(y, past[2], at.inverse_counts)
         return y, (*carry, mean)[-self._lookback :], (keys, values, total)
+
+
+def _rescalings(config: GclaConfig, *, blended: bool) -> tuple[Rescaling, ...]:
+    """List the exact freedoms: norms, attention values, and the gated narrow stream.
+
+    The gate of the attention output and the blend with the context are elementwise or linear in
+    the values; the wide stream has a GELU between its matrices, and the input of the fusion is
+    read by the fusion's result as well: these have none.
+    """
+    attention = tuple(f"attn.{name}_proj.weight" for name in ("q", "k", "v", "gate"))
+    values = ("attn.v_proj.weight", *(("attn.v_ctx_proj.weight",) if blended else ()))
+    streams = tuple(f"ffn.{name}.weight" for name in ("gate_a", "up_a", "up_b"))
+    return (
+        Rescaling(readers=attention, producers=("input_norm.weight",)),
+        Rescaling(
+            readers=("attn.o_proj.weight",),
+            producers=values,
+            repeats=config.num_attention_heads // config.num_key_value_heads,
+            run=config.head_dim,
+        ),
+        Rescaling(readers=streams, producers=("post_attn_norm.weight",)),
+        Rescaling(readers=("ffn.down_a.weight",), producers=("ffn.up_a.weight",)),
+    )
 
 
 class Decoder(nn.Module):

@@ -1,0 +1,1 @@
+"""Quantization that looks at data: one layer of the float model at a time."""

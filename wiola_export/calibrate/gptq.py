@@ -1,0 +1,121 @@
+"""GPTQ: round one input feature after the other, moving each error to the features still to come.
+
+Source: Frantar et al., "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained
+Transformers", arXiv 2210.17323, algorithm 1, with static groups and activation order.
+Axes: N rows (output features), K input features, b blocks of a row, k features of a block.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wiola_export.calibrate.moments import Moments
+from wiola_export.errors import QuantizationError
+from wiola_export.quantize.formats import Blocks
+from wiola_export.quantize.packing import pad_to_blocks
+from wiola_export.quantize.rounding import Codes, round_blocks
+
+# Share of the cross moments that the target is corrected by: all of it fits the calibration text
+# too closely (docs/decisions/0004-calibration.md).
+CORRECTION = 0.5
+# Share of the mean diagonal that is added to it: keeps the factorization stable.
+DAMPING = 0.01
+DAMPINGS = (DAMPING, 0.1, 1.0, 10.0)
+# Errors are moved to later features at once within a batch, and batch-wise beyond it.
+BATCH = 128
+
+
+def gptq(weight: Tensor, moments: Tensor, form: Blocks) -> Codes:
+    """Round a weight (N, K) so that its products with the inputs seen change least.
+
+    Scales and zero points are those of nearest rounding, blocks of the weight in its own order;
+    features are rounded in descending order of their second moment.
+
+    Args:
+        weight: Float32 (N, K).
+        moments: Σ x xᵀ of the inputs, (K, K).
+        form: Bits and blocks.
+    """
+    ranges = round_blocks(pad_to_blocks(weight.numpy(), form.block_size), form)
+    order = torch.argsort(moments.diagonal(), descending=True, stable=True)
+    factor = inverse_factor(moments, order)
+    blocks = order // form.block_size
+    scales = torch.from_numpy(ranges.scales.astype("float32"))[:, blocks]
+    scales = torch.where(scales == 0, 1, scales)
+    zero_points = torch.from_numpy(ranges.zero_points.astype("float32"))[:, blocks]
+    rounded = _round(weight[:, order], factor, (scales, zero_points), form.highest_code)
+    codes = torch.empty_like(rounded)
+    codes[:, order] = rounded
+    blocked = pad_to_blocks(codes.numpy(), form.block_size)
+    _fill_padding(blocked, ranges, weight.shape[1])
+    return Codes(blocked.astype("uint8"), ranges.scales, ranges.zero_points)
+
+
+def corrected(weight: Tensor, moments: Moments) -> Tensor:
+    """Return the target (N, K) whose products with the quantized model's inputs are the float ones.
+
+    With x the inputs of the quantized model and y those of the float model, W y is best matched by
+    (W Σ y xᵀ (Σ x xᵀ)⁻¹) x; the target goes `CORRECTION` of the way there. Errors of earlier
+    layers are thereby made good by later ones.
+    """
+    damped = moments.inputs.clone()
+    damped.diagonal().add_(DAMPING * float(damped.diagonal().mean()) or 1.0)
+    lower, failed = torch.linalg.cholesky_ex(damped)
+    if failed:
+        return weight.clone()
+    difference = weight @ (moments.cross - moments.inputs)
+    return weight + CORRECTION * torch.cholesky_solve(difference.T, lower).T
+
+
+def inverse_factor(moments: Tensor, order: Tensor) -> Tensor:
+    """Return the upper Cholesky factor (K, K) of the inverse of the damped, ordered moments.
+
+    Features that were never seen get the mean moment: they are rounded to nearest. Damping grows
+    until the matrix can be factored.
+    """
+    ordered = moments[order][:, order]
+    diagonal = ordered.diagonal()
+    mean = float(diagonal.mean()) or 1.0
+    diagonal[diagonal == 0] = mean
+    for damping in DAMPINGS:
+        damped = ordered.clone()
+        damped.diagonal().add_(damping * mean)
+        lower, failed = torch.linalg.cholesky_ex(damped)
+        if failed:
+            continue
+        factor: Tensor
+        factor, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
+        if not failed:
+            return factor
+    raise QuantizationError(
+        "the inputs of a matrix are not finite in the float model; check the checkpoint, or "
+        "round without a text: --calibration none"
+    )
+
+
+def _round(
+    weight: Tensor, factor: Tensor, ranges: tuple[Tensor, Tensor], highest_code: int
+) -> Tensor:
+    """Return the codes (N, K) of ordered columns, as floats; `weight` is used up."""
+    scales, zero_points = ranges
+    columns = weight.shape[1]
+    codes = torch.empty_like(weight)
+    for start in range(0, columns, BATCH):
+        stop = min(start + BATCH, columns)
+        errors = torch.empty(len(weight), stop - start)
+        for column in range(start, stop):
+            value, scale, zero = weight[:, column], scales[:, column], zero_points[:, column]
+            code = (torch.round(value / scale) + zero).clamp_(0, highest_code)
+            codes[:, column] = code
+            error = (value - (code - zero) * scale) / factor[column, column]
+            errors[:, column - start] = error
+            weight[:, column:stop] -= torch.outer(error, factor[column, column:stop])
+        weight[:, stop:].addmm_(errors, factor[start:stop, stop:], alpha=-1)
+    return codes
+
+
+def _fill_padding(blocked: NDArray[np.float32], ranges: Codes, columns: int) -> None:
+    """Give the features that only fill the last block the code of zero."""
+    flat = blocked.reshape(len(blocked), -1)
+    flat[:, columns:] = ranges.zero_points[:, -1:]

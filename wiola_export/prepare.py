@@ -1,0 +1,143 @@
+"""Bring the weights of a model into the form in which they are stored, calibrated if wanted."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal, cast
+
+from wiola_calibration import (
+    CalibrationFiles,
+    CalibrationRecord,
+    CalibrationSet,
+    Sampling,
+    Text,
+    Tokenization,
+    calibration_set,
+    packaged_calibration,
+    user_calibration,
+)
+from wiola_export.bundle import token_spec
+from wiola_export.extras import explain_missing_extra
+from wiola_export.options import (
+    DEFAULT_BLOCK_SIZES,
+    CalibrationOptions,
+    ExportOptions,
+    Quantization,
+)
+from wiola_export.progress import Progress
+from wiola_export.quantize.formats import Blocks, FloatName, Floats, SignedRows
+from wiola_export.quantize.hqq import hqq_blocks
+from wiola_export.quantize.policy import Policy
+from wiola_export.quantize.rounded import NEAREST, Rounding
+from wiola_export.quantize.rounding import round_blocks
+from wiola_export.source import Model
+from wiola_export.weights import Factors, RescaledWeight, Weight
+from wiola_runtime.manifest import Target
+from wiola_runtime.text import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """How every weight will be stored.
+
+    Attributes:
+        factors: What rows and columns of a tensor are multiplied by; the model computes the same.
+        record: Which texts were calibrated on; None where none were.
+    """
+
+    policy: Policy
+    factors: Mapping[str, Factors] = dataclasses.field(default_factory=dict)
+    record: CalibrationRecord | None = None
+
+    def weight(self, model: Model, name: str) -> Weight:
+        """Return a tensor of the model as it is to be stored, unread."""
+        weight = model.weight(name)
+        return RescaledWeight(weight, self.factors[name]) if name in self.factors else weight
+
+
+def open_calibration(options: ExportOptions) -> CalibrationFiles | None:
+    """Open the texts to calibrate on, before any heavy work; None without calibration.
+
+    Raises:
+        CorpusError: A file is absent, empty, or no text.
+    """
+    if not options.calibrates:
+        return None
+    source = options.calibration.source
+    if source is None:
+        return packaged_calibration()
+    if isinstance(source, str):
+        return packaged_calibration(source)
+    return user_calibration(source)
+
+
+@contextmanager
+def prepared_weights(
+    model: Model,
+    options: ExportOptions,
+    files: CalibrationFiles | None,
+    evaluation: Sequence[Text],
+    progress: Progress,
+) -> Iterator[Prepared]:
+    """Decide how weights are stored; what calibration rounds lies in files until the end.
+
+    Raises:
+        CorpusError: The texts do not fill a window.
+        MissingExtraError: torch is not installed.
+    """
+    policy = make_policy(options.quantization, options.target)
+    if files is None:
+        yield Prepared(policy=policy)
+        return
+    progress.stage("calibrating")
+    found = calibration_windows(model, files, options.calibration, evaluation)
+    for warning in found.record.warnings:
+        progress.warn(warning)
+    with explain_missing_extra():
+        from wiola_export.calibrate.calibration import calibrate  # noqa: PLC0415  torch is heavy
+    with TemporaryDirectory(prefix="wiola-export-", ignore_cleanup_errors=True) as folder:
+        done = calibrate(model, found.windows, options.method, policy, Path(folder), progress)
+        policy = dataclasses.replace(policy, rounding=Rounding(round_blocks, done.rounded))
+        yield Prepared(policy=policy, factors=done.factors, record=found.record)
+
+
+def calibration_windows(
+    model: Model,
+    files: CalibrationFiles,
+    choice: CalibrationOptions,
+    evaluation: Sequence[Text],
+) -> CalibrationSet:
+    """Cut the calibration texts into windows of the model's tokens.
+
+    Raises:
+        CorpusError: They do not fill one.
+    """
+    tokenizer = Tokenizer.read(model.tokenizer.path, token_spec(model))
+    ends = model.tokenizer.eos_ids(None)
+    tokenization = Tokenization(
+        encode=tokenizer.encode,
+        bos_id=model.tokenizer.bos_id,
+        eos_id=ends[0] if ends else None,
+    )
+    context = min(choice.context, model.config.max_position_embeddings)
+    sampling = Sampling(context=context, max_windows=choice.windows, seed=choice.seed)
+    return calibration_set(files, tokenization, sampling, evaluation)
+
+
+def make_policy(quantization: Quantization, target: Target) -> Policy:
+    """Translate precision and scheme into the formats of weights."""
+    floats: FloatName = "float16" if target == "cuda" else "float32"
+    size = quantization.resolved_block_size or DEFAULT_BLOCK_SIZES["int8"]
+    tables = Blocks(bits=8, block_size=size, symmetric=quantization.symmetric, scales=floats)
+    rounding = Rounding(hqq_blocks) if quantization.method == "hqq" else NEAREST
+    match quantization.resolved_scheme:
+        case "float":
+            return Policy(matrices=Floats(floats), tables=Floats(floats), floats=floats)
+        case "dynamic":
+            return Policy(matrices=SignedRows(), tables=tables, floats=floats)
+        case "weight-only":
+            bits = cast("Literal[4, 8]", quantization.bits)
+            matrices = dataclasses.replace(tables, bits=bits)
+            return Policy(matrices=matrices, tables=tables, floats=floats, rounding=rounding)
