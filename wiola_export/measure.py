@@ -1,27 +1,21 @@
-"""Measure a bundle: against its checkpoint on a text, and on this machine's clock."""
+"""Measure bundles: against their checkpoint on a text, and on this machine's clock."""
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-import wiola_runtime as wr
 from wiola_calibration.corpus import PACKAGED, Text, packaged_text, user_text
-from wiola_calibration.packing import Packed, pack_all
-from wiola_export.evaluate.accuracy import CONTEXT, WINDOWS_PER_TEXT, compare
-from wiola_export.evaluate.drop import Drop
+from wiola_calibration.record import CalibrationRecord
+from wiola_export.comparison import Exported, compare_with_checkpoint
 from wiola_export.evaluate.machine import this_machine
+from wiola_export.evaluate.rounding_error import measure_errors
 from wiola_export.evaluate.speed import measure_speed
-from wiola_export.extras import explain_missing_extra
+from wiola_export.float_graph import FloatGraph
 from wiola_export.progress import Progress
-from wiola_export.report.report import Accuracy, Report, make_report
+from wiola_export.report.report import NOTHING, Accuracy, Report, make_report
 from wiola_export.source import Model
-from wiola_runtime.manifest import Manifest
+from wiola_runtime.manifest import Manifest, Target
 
-# Windows that are scored together: enough to keep the kernels busy, few enough for memory.
-BLOCK_WINDOWS = 8
+BuildFloatGraph = Callable[[Target], FloatGraph]
 
 
 def texts_to_measure(text: Path | None) -> list[Text]:
@@ -33,12 +27,16 @@ def texts_to_measure(text: Path | None) -> list[Text]:
     return [packaged_text(name) for name in PACKAGED] if text is None else [user_text(text)]
 
 
-def measure(
+def measure(  # noqa: PLR0913 - what a pipeline knows besides is optional
     bundle: Path,
     manifest: Manifest,
     model: Model | None,
     texts: Sequence[Text],
     progress: Progress,
+    *,
+    float_graph: BuildFloatGraph | None = None,
+    sensitivity: Mapping[str, float] = NOTHING,
+    calibration: CalibrationRecord | None = None,
 ) -> Report:
     """Measure accuracy (unless the weights are random), speed and memory of a bundle.
 
@@ -48,45 +46,81 @@ def measure(
         model: The source of its weights; None where they are random.
         texts: What to measure accuracy on.
         progress: Is told what goes on.
+        float_graph: Builds the graph of a target with float weights; without it a loss of the
+            conversion cannot be told from one of quantization.
+        sensitivity: Mean KL divergence in nats that rounding one matrix alone costs, by name.
+        calibration: On which texts the weights were rounded.
 
     Raises:
         EvaluationError: The bundle does not run or gives no numbers.
         CorpusError: The text cannot be measured on.
     """
-    accuracy = None
+    exported = Exported(
+        folder=bundle, manifest=manifest, sensitivity=sensitivity, calibration=calibration
+    )
+    return measure_all([exported], model, texts, progress, float_graph=float_graph)[0]
+
+
+def measure_all(
+    bundles: Sequence[Exported],
+    model: Model | None,
+    texts: Sequence[Text],
+    progress: Progress,
+    *,
+    float_graph: BuildFloatGraph | None = None,
+) -> list[Report]:
+    """Measure bundles of one checkpoint, all on the same windows of the same texts.
+
+    Raises:
+        EvaluationError: A bundle does not run or gives no numbers.
+        CorpusError: The text cannot be measured on.
+    """
+    accuracies: Sequence[Accuracy | None] = [None] * len(bundles)
+    errors: Sequence[Mapping[str, float]] = [NOTHING] * len(bundles)
     if model is not None and model.checkpoint is not None:
-        progress.stage("comparing with the checkpoint")
-        accuracy = measure_accuracy(bundle, model, texts, progress)
+        graphs = _build_graphs(bundles, float_graph, progress)
+        accuracies = compare_with_checkpoint(bundles, model, texts, graphs, progress)
+        progress.stage("reading the stored weights")
+        errors = [_errors(bundle, graphs) for bundle in progress.track(bundles, len(bundles))]
     progress.stage("timing")
-    speed = measure_speed(bundle)
-    return make_report(manifest, accuracy=accuracy, speed=speed, machine=this_machine())
+    return [
+        make_report(
+            bundle.manifest,
+            accuracy=accuracy,
+            speed=measure_speed(bundle.folder),
+            machine=this_machine(),
+            errors=error,
+            sensitivity=bundle.sensitivity,
+            calibration=bundle.calibration,
+        )
+        for bundle, accuracy, error in zip(bundles, accuracies, errors, strict=True)
+    ]
 
 
 def measure_accuracy(
     bundle: Path, model: Model, texts: Sequence[Text], progress: Progress
 ) -> Accuracy:
-    """Run bundle and checkpoint over the same windows.
+    """Run bundle and checkpoint over the same windows, and nothing else.
 
     Raises:
         EvaluationError: The bundle does not run or gives no numbers.
         CorpusError: The text cannot be measured on.
     """
-    with wr.load(bundle, verify=False) as candidate:
-        tokens = candidate.manifest.tokens
-        packed: Packed = pack_all(
-            texts,
-            candidate.tokenizer.encode,
-            context=min(CONTEXT, candidate.manifest.context_length),
-            max_windows=WINDOWS_PER_TEXT,
-            bos_id=tokens.bos_id,
-        )
-        count = math.ceil(len(packed.windows) / BLOCK_WINDOWS)
-        blocks = progress.track(_reference(model, packed.windows), count)
-        drop: Drop = compare(blocks, candidate.logits, packed.windows)
-    return Accuracy(drop=drop, texts=packed.texts)
+    exported = Exported(folder=bundle, manifest=Manifest.read(bundle))
+    return compare_with_checkpoint([exported], model, texts, {}, progress)[0]
 
 
-def _reference(model: Model, windows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
-    with explain_missing_extra():
-        from wiola_export.reference import reference_logits  # noqa: PLC0415  torch is heavy
-    return reference_logits(model, windows, BLOCK_WINDOWS)
+def _build_graphs(
+    bundles: Sequence[Exported], build: BuildFloatGraph | None, progress: Progress
+) -> dict[Target, FloatGraph]:
+    """Build the graph of each target once."""
+    if build is None:
+        return {}
+    progress.stage("tracing the graph with float weights")
+    targets = dict.fromkeys(bundle.manifest.target for bundle in bundles)
+    return {target: build(target) for target in targets}
+
+
+def _errors(bundle: Exported, graphs: Mapping[Target, FloatGraph]) -> Mapping[str, float]:
+    graph = graphs.get(bundle.manifest.target)
+    return measure_errors(bundle.folder, bundle.manifest, graph.weights) if graph else NOTHING

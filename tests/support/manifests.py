@@ -171,9 +171,9 @@ MACHINE = Machine(
 )
 
 
-def matrix(name, shape, *, sources=(), bits=8, size_bytes=None, note=""):
+def matrix(name, shape, *, sources=(), bits=8, size_bytes=None, note="", **changes):
     """One weight matrix; its size is that of its bits, without scales, unless given."""
-    return contract.QuantizedTensor(
+    tensor = contract.QuantizedTensor(
         name=name,
         sources=tuple(sources),
         shape=shape,
@@ -183,6 +183,7 @@ def matrix(name, shape, *, sources=(), bits=8, size_bytes=None, note=""):
         size_bytes=shape[0] * shape[1] * bits // 8 if size_bytes is None else size_bytes,
         note=note,
     )
+    return dataclasses.replace(tensor, **changes)
 
 
 MATRICES = (

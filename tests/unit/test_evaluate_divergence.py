@@ -30,6 +30,11 @@ def oracle(reference, candidate, windows):
     return [np.array(column).reshape(shape) for column in zip(*rows, strict=True)]
 
 
+def unequal(logits):
+    """Tell the rows in which no logit occurs twice."""
+    return (np.diff(np.sort(logits, axis=-1)) > 0).all(-1)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -53,7 +58,10 @@ def test_scores_agree_with_the_oracle(seed, vocabulary, shape, scale, noise, shi
     np.testing.assert_allclose(scores.candidate_nats, expected[1], rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(scores.kl_nats, expected[2], rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(scores.same_top1, expected[3])
-    np.testing.assert_allclose(scores.same_top5, expected[4], rtol=1e-6)
+    # Among equal logits any are the best.
+    clear = [unequal(logits[:, :-1]) for logits in (reference, candidate)]
+    apart = np.where(clear[0] & clear[1], scores.same_top5 - expected[4], 0)
+    np.testing.assert_allclose(apart, 0, atol=1e-6)
     changes = np.exp(-expected[1]) - np.exp(-expected[0])
     np.testing.assert_allclose(scores.probability_changes, changes, rtol=1e-5, atol=1e-6)
 

@@ -1,7 +1,7 @@
 """Where the text that a bundle writes first differs from the text of the float model."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,15 +59,17 @@ def compare_greedy(
     )
 
 
-def _replies(model: wr.Model, prompts: Sequence[Sequence[int]]) -> Iterator[Sequence[int]]:
+def _replies(model: wr.Model, prompts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
     manifest = model.manifest
-    model.manifest = dataclasses.replace(
-        manifest, tokens=dataclasses.replace(manifest.tokens, eos_ids=())
-    )
+    tokens = dataclasses.replace(manifest.tokens, eos_ids=())
+    model.manifest = dataclasses.replace(manifest, tokens=tokens)
     try:
-        for prompt in prompts:
-            count = min(NEW_TOKENS, manifest.context_length - len(prompt))
-            yield model.generate(prompt, max_new_tokens=count).token_ids
+        return [
+            model.generate(
+                prompt, max_new_tokens=min(NEW_TOKENS, manifest.context_length - len(prompt))
+            ).token_ids
+            for prompt in prompts
+        ]
     finally:
         model.manifest = manifest
 

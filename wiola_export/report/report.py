@@ -123,23 +123,13 @@ def make_report(  # noqa: PLR0913 - one argument for each thing that is measured
     Raises:
         EvaluationError: An accuracy is given for random weights.
     """
-    quantization = manifest.quantization
     return Report(
-        subject=Subject(
-            name=manifest.name,
-            family=manifest.family,
-            variant=manifest.variant,
-            precision=manifest.precision,
-            target=manifest.target,
-            scheme=quantization.scheme,
-            bits=quantization.bits,
-            block_size=quantization.block_size,
-        ),
+        subject=_subject(manifest),
         weights=manifest.weights,
         accuracy=accuracy,
         sizes=measure_sizes(manifest),
-        coverage=measure_coverage(quantization),
-        tensors=list_tensors(quantization, errors, sensitivity),
+        coverage=measure_coverage(manifest.quantization),
+        tensors=list_tensors(manifest.quantization, errors, sensitivity),
         calibration=calibration,
         speed=speed,
         machine=machine,
@@ -165,6 +155,19 @@ def figures_of(report: Report) -> dict[str, object]:
         "speed": dataclasses.asdict(report.speed) if report.speed else None,
         "machine": dataclasses.asdict(report.machine),
     }
+
+
+def _subject(manifest: Manifest) -> Subject:
+    return Subject(
+        name=manifest.name,
+        family=manifest.family,
+        variant=manifest.variant,
+        precision=manifest.precision,
+        target=manifest.target,
+        scheme=manifest.quantization.scheme,
+        bits=manifest.quantization.bits,
+        block_size=manifest.quantization.block_size,
+    )
 
 
 def _accuracy_figures(accuracy: Accuracy | None) -> dict[str, object]:
