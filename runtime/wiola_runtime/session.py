@@ -278,6 +278,9 @@ def _native_options(ort: ModuleType, options: SessionOptions) -> "onnxruntime.Se
     native.log_severity_level = FATAL
     spin = "1" if options.allow_spinning else "0"
     native.add_session_config_entry("session.intra_op.allow_spinning", spin)
+    # Where a processor adds products of 8-bit numbers in 16 bits (AVX2 without VNNI), sums would
+    # saturate silently; the processor's exact kernels are taken there.
+    native.add_session_config_entry("session.x64quantprecision", "1")
     return native
 
 
