@@ -24,6 +24,10 @@ DAMPING = 0.01
 DAMPINGS = (DAMPING, 0.1, 1.0, 10.0)
 # Errors are moved to later features at once within a batch, and batch-wise beyond it.
 BATCH = 128
+NOT_FINITE = (
+    "the inputs of a matrix are not finite in the float model; check the checkpoint, or "
+    "round without a text: --calibration none"
+)
 
 
 def gptq(weight: Tensor, moments: Tensor, form: Blocks) -> Codes:
@@ -36,10 +40,15 @@ def gptq(weight: Tensor, moments: Tensor, form: Blocks) -> Codes:
         weight: Float32 (N, K).
         moments: Σ x xᵀ of the inputs, (K, K).
         form: Bits and blocks.
+
+    Raises:
+        QuantizationError: Moments, or the target corrected by them, are not finite.
     """
-    ranges = round_blocks(pad_to_blocks(weight.numpy(), form.block_size), form)
     order = torch.argsort(moments.diagonal(), descending=True, stable=True)
     factor = inverse_factor(moments, order)
+    if not torch.isfinite(weight).all():
+        raise QuantizationError(NOT_FINITE)
+    ranges = round_blocks(pad_to_blocks(weight.numpy(), form.block_size), form)
     blocks = order // form.block_size
     scales = torch.from_numpy(ranges.scales.astype("float32"))[:, blocks]
     scales = torch.where(scales == 0, 1, scales)
@@ -88,10 +97,7 @@ def inverse_factor(moments: Tensor, order: Tensor) -> Tensor:
         factor, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
         if not failed:
             return factor
-    raise QuantizationError(
-        "the inputs of a matrix are not finite in the float model; check the checkpoint, or "
-        "round without a text: --calibration none"
-    )
+    raise QuantizationError(NOT_FINITE)
 
 
 def _round(
