@@ -4,7 +4,6 @@ Axes: W windows, B windows of a group, T tokens of a window.
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,11 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wiola_export.calibrate.hidden import HiddenStates
+from wiola_export.calibrate.hidden import HiddenStates, window_groups
 from wiola_export.calibrate.layer import LayerQuantizer, Streams
-from wiola_export.calibrate.rescale import at_reader
-from wiola_export.families.layered import Rescaling
-from wiola_export.families.layerwise import LayerwiseExecutor, LoadedLayer
+from wiola_export.calibrate.rescale import note
+from wiola_export.families.layerwise import LayerwiseExecutor
 from wiola_export.options import Method
 from wiola_export.progress import Progress
 from wiola_export.quantize.formats import Blocks
@@ -27,8 +25,6 @@ from wiola_export.quantize.spool import Spool
 from wiola_export.reference import open_executor, read_tensor
 from wiola_export.source import Model
 from wiola_export.weights import Factors
-
-GROUP_WINDOWS = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +68,7 @@ def calibrate(
         for layer in progress.track(executor.layers(), executor.num_layers):
             weights, rescalings = quantizer.quantize(layer, streams)
             for rescaling, scales in rescalings:
-                _note(factors, layer, rescaling, scales)
+                note(factors, layer, rescaling, scales)
             for index in range(len(streams.original)):
                 streams.quantized[index] = layer.run(streams.quantized[index], weights)
                 streams.original[index] = layer.run(streams.original[index])
@@ -85,8 +81,7 @@ def _embed(
     """Look the windows up, in the embedding as it will be stored and in the float one."""
     weights = executor.head_weights()
     stored = {name: _stored(name, weight, policy) for name, weight in weights.items()}
-    count = math.ceil(len(windows) / GROUP_WINDOWS)
-    groups = [torch.from_numpy(part) for part in np.array_split(windows, count)]
+    groups = window_groups(windows)
 
     def states(weights: Mapping[str, Tensor], name: str) -> HiddenStates:
         place = folder / name
@@ -104,16 +99,3 @@ def _stored(name: str, weight: Tensor, policy: Policy) -> Tensor:
     if not isinstance(form, Blocks):
         return weight
     return torch.from_numpy(round_matrix(weight.numpy(), form).matrix(weight.shape[1]))
-
-
-def _note(
-    factors: dict[str, Factors], layer: LoadedLayer, rescaling: Rescaling, scales: Tensor
-) -> None:
-    """Remember what the tensors of a rescaling are multiplied by."""
-    for name in rescaling.readers:
-        full = layer.full_name(name)
-        columns = at_reader(rescaling, scales).numpy()
-        factors[full] = factors.get(full, Factors()).times(columns=columns)
-    for name in rescaling.producers:
-        full = layer.full_name(name)
-        factors[full] = factors.get(full, Factors()).times(rows=(1 / scales).numpy())

@@ -1,16 +1,28 @@
-"""Hidden states of all windows between two layers."""
+"""Hidden states of all windows between two layers.
 
+Axes: W windows, T tokens of a window.
+"""
+
+import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from wiola_export.families.layerwise import Hidden
 
 IN_MEMORY_BYTES = 1 << 28
+GROUP_WINDOWS = 8
+
+
+def window_groups(windows: NDArray[np.int64]) -> list[Tensor]:
+    """Cut windows (W, T) into groups that go through a layer together."""
+    count = math.ceil(len(windows) / GROUP_WINDOWS)
+    return [torch.from_numpy(part) for part in np.array_split(windows, count)]
 
 
 class HiddenStates:

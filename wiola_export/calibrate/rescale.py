@@ -11,9 +11,13 @@ import torch
 from torch import Tensor
 
 from wiola_export.families.layered import Rescaling
+from wiola_export.families.layerwise import LoadedLayer
 from wiola_export.quantize.formats import Blocks
 from wiola_export.quantize.packing import pad_to_blocks
 from wiola_export.quantize.rounding import round_blocks
+from wiola_export.weights import Factors
+
+Scales = list[tuple[Rescaling, Tensor]]
 
 EXPONENTS = tuple(float(exponent) for exponent in np.linspace(0, 1, 21))
 # A feature hardly ever seen must not be scaled to nothing.
@@ -68,6 +72,19 @@ def rescaled(
             weight = changed[name]
             changed[name] = weight / scales.reshape(-1, *[1] * (weight.ndim - 1))
     return changed
+
+
+def note(
+    factors: dict[str, Factors], layer: LoadedLayer, rescaling: Rescaling, scales: Tensor
+) -> None:
+    """Remember, by full name, what the tensors of a rescaling are multiplied by."""
+    for name in rescaling.readers:
+        full = layer.full_name(name)
+        columns = at_reader(rescaling, scales).numpy()
+        factors[full] = factors.get(full, Factors()).times(columns=columns)
+    for name in rescaling.producers:
+        full = layer.full_name(name)
+        factors[full] = factors.get(full, Factors()).times(rows=(1 / scales).numpy())
 
 
 def output_error(weight: Tensor, scales: Tensor, moments: Tensor, form: Blocks) -> float:

@@ -4,7 +4,7 @@ Axes: B windows of a group, T tokens of a window, K features.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -58,6 +58,16 @@ def input_of(
     with _taps(layer, {name: stop}), contextlib.suppress(_Reached):
         layer.run(hidden, weights)
     return found[0]
+
+
+def inputs_of(
+    layer: LoadedLayer, groups: Sequence[Stage], hidden: Hidden, weights: Mapping[str, Tensor]
+) -> dict[Stage, Tensor]:
+    """Run a layer, and return what each group of weights reads, (B, …, K)."""
+    found: dict[str, Tensor] = {}
+    with _taps(layer, {group[0]: found.__setitem__ for group in groups}):
+        layer.run(hidden, weights)
+    return {group: found[group[0]] for group in groups}
 
 
 @contextlib.contextmanager

@@ -91,15 +91,11 @@ class LayerwiseExecutor:
 
     def layers(self) -> Iterator[LoadedLayer]:
         """Yield the layers in order, reading the weights of each when its turn comes."""
-        offset = 0
-        for prefix, layer in self._model.layers():
-            yield LoadedLayer(
-                prefix=prefix,
-                layer=layer,
-                weights={n: self._read(f"{prefix}.{n}") for n, _ in layer.named_parameters()},
-                empty_state=self._state_of(offset, layer.num_states),
-            )
-            offset += layer.num_states
+        return (self._load(index) for index in range(self.num_layers))
+
+    def layers_backward(self) -> Iterator[LoadedLayer]:
+        """Yield the layers from the last to the first."""
+        return (self._load(index) for index in reversed(range(self.num_layers)))
 
     def head(self, hidden: Hidden, weights: Mapping[str, Tensor]) -> Tensor:
         """Return the logits (B, T, V) of all positions, with weights from `head_weights`."""
@@ -110,6 +106,17 @@ class LayerwiseExecutor:
         prefixes = tuple(f"{prefix}." for prefix, _ in self._model.layers())
         names = (n for n, _ in self._model.named_parameters() if not n.startswith(prefixes))
         return {name: self._read(name) for name in names}
+
+    def _load(self, index: int) -> LoadedLayer:
+        layers = self._model.layers()
+        prefix, layer = layers[index]
+        offset = sum(before.num_states for _, before in layers[:index])
+        return LoadedLayer(
+            prefix=prefix,
+            layer=layer,
+            weights={n: self._read(f"{prefix}.{n}") for n, _ in layer.named_parameters()},
+            empty_state=self._state_of(offset, layer.num_states),
+        )
 
     def _state_of(self, offset: int, count: int) -> Callable[[int], State]:
         return lambda batch: tuple(self._empty_states(batch))[offset : offset + count]
