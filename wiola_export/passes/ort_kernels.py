@@ -5,8 +5,9 @@ import math
 import onnx_ir as ir
 
 from wiola_export.errors import LoweringError
+from wiola_export.passes.integer_products import integer_product
 from wiola_export.passes.surgery import MICROSOFT, Chain, initializer, same_type
-from wiola_export.quantize.formats import Blocks, Floats, SignedRows
+from wiola_export.quantize.formats import Blocks, Floats, SignedRows, StaticRows
 from wiola_export.quantize.policy import Decision, Role
 from wiola_export.quantize.recipes import (
     BlockRecipe,
@@ -22,7 +23,7 @@ ACCURACY_LEVEL = 4
 
 
 class OrtKernels:
-    """MatMulNBits, DynamicQuantizeMatMul, FusedMatMul; GatherBlockQuantized, Gather."""
+    """MatMulNBits, integer products, FusedMatMul; GatherBlockQuantized, Gather."""
 
     def recipe(self, weight: Weight, decision: Decision, role: Role) -> Recipe:
         """Choose the tensors that will stand for a weight."""
@@ -32,6 +33,8 @@ class OrtKernels:
             case SignedRows():
                 assert role == "matrix", "tables are stored in blocks or floats"
                 return SignedRowRecipe(weight)
+            case StaticRows(activations):
+                return SignedRowRecipe(weight, activations)
             case Floats(dtype):
                 return FloatRecipe(weight, dtype)
 
@@ -42,7 +45,7 @@ class OrtKernels:
                 return self._blocks(chain, x, recipe, name)
             case SignedRowRecipe():
                 parts = [part(chain.graph, recipe, role, name) for role in recipe.parts()]
-                y = chain.add("DynamicQuantizeMatMul", [x, *parts], domain=MICROSOFT)
+                y = integer_product(chain, x, parts, recipe.activations)
             case FloatRecipe():
                 values = part(chain.graph, recipe, "values", name)
                 y = chain.add("FusedMatMul", [x, values], {"transB": 1}, domain=MICROSOFT)

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal
 
 FloatName = Literal["float32", "float16"]
+HIGHEST_ACTIVATION = 255
 FLOAT_BITS: dict[FloatName, int] = {"float32": 32, "float16": 16}
 
 
@@ -36,7 +37,38 @@ class Blocks:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SignedRows:
-    """Signed 8-bit integers with one scale for each row, for integer matrix products."""
+    """Signed 8-bit integers with one scale for each row; activations are rounded as they come."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ActivationRange:
+    """How activations are rounded to unsigned 8-bit integers: x ≈ (code − zero_point) · scale.
+
+    Attributes:
+        scale: One step; positive.
+        zero_point: Code of zero, 0 to 255.
+    """
+
+    scale: float
+    zero_point: int
+
+    def __post_init__(self) -> None:
+        assert self.scale > 0
+        assert 0 <= self.zero_point <= HIGHEST_ACTIVATION
+
+    @classmethod
+    def spanning(cls, low: float, high: float) -> "ActivationRange":
+        """Return the range from `low` to `high`, widened to hold zero exactly."""
+        low, high = min(low, 0.0), max(high, 0.0)
+        scale = (high - low) / HIGHEST_ACTIVATION or 1.0
+        return cls(scale, min(round(-low / scale), HIGHEST_ACTIVATION))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StaticRows:
+    """Signed rows, multiplied by activations that are rounded within a fixed range."""
+
+    activations: ActivationRange
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,4 +78,4 @@ class Floats:
     dtype: FloatName = "float32"
 
 
-Format = Blocks | SignedRows | Floats
+Format = Blocks | SignedRows | StaticRows | Floats

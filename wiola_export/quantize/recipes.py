@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from wiola_export.quantize.formats import FLOAT_BITS, Blocks, FloatName
+from wiola_export.quantize.formats import FLOAT_BITS, ActivationRange, Blocks, FloatName
 from wiola_export.quantize.packing import pack_nibbles
 from wiola_export.quantize.rounded import NEAREST, Rounding, fitting_rows
 from wiola_export.quantize.rounding import Codes, round_rows
@@ -161,9 +161,14 @@ class BlockRecipe:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class SignedRowRecipe:
-    """Rounds whole rows for integer matrix products: codes (K, N) int8, scales (N,)."""
+    """Rounds whole rows for integer matrix products: codes (K, N) int8, scales (N,).
+
+    Attributes:
+        activations: How what the weight multiplies is rounded; None leaves it to each call.
+    """
 
     weight: Weight
+    activations: ActivationRange | None = None
 
     def parts(self) -> Mapping[str, Part]:
         """Return `codes`, transposed, and `scales`."""
