@@ -13,11 +13,11 @@ from wiola_export.commands.export import EXPORT_OPTIONS, run_export
 from wiola_export.commands.inspect import inspect
 from wiola_export.commands.report import report
 from wiola_export.commands.verify import verify
-from wiola_export.errors import ExportError, OptionError
+from wiola_export.errors import AccuracyError, ExportError, OptionError
 from wiola_runtime.errors import WiolaRuntimeError
 
 NAME = "wiola-export"
-DONE, USER_CAN_FIX_IT, INTERRUPTED = 0, 2, 130
+DONE, USER_CAN_FIX_IT, TOO_INACCURATE, INTERRUPTED = 0, 2, 3, 130
 
 
 @click.group(
@@ -63,7 +63,8 @@ app.add_command(report)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    0 done, 1 a bug (with its traceback), 2 something the user can fix, 130 interrupted.
+    0 done, 1 a bug (with its traceback), 2 something the user can fix, 3 the limit on accuracy was
+    missed, 130 interrupted.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -74,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ExportError, WiolaRuntimeError) as error:
         if "--debug" in arguments:
             raise
-        return _fail(str(error))
+        inaccurate = isinstance(error, AccuracyError)
+        return _fail(str(error), TOO_INACCURATE if inaccurate else USER_CAN_FIX_IT)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else NAME
         return _fail(f"{error.format_message()} See `{command} --help`.")
@@ -94,7 +96,7 @@ def _run(arguments: list[str]) -> int:
     return DONE
 
 
-def _fail(message: str) -> int:
+def _fail(message: str, code: int = USER_CAN_FIX_IT) -> int:
     line = " ".join(message.split())
     click.echo(f"{NAME}: error: {line}", err=True)
-    return USER_CAN_FIX_IT
+    return code

@@ -7,6 +7,7 @@ ExportError
 ├── LoweringError        a graph cannot be brought to the target's operators
 ├── QuantizationError    a weight cannot be stored as the scheme wants it
 ├── EvaluationError      a text cannot be measured
+├── AccuracyError        the bundle is less accurate than was asked for (exit code 3)
 └── OutputError          the output folder cannot be written
 """
 
@@ -40,6 +41,10 @@ class QuantizationError(ExportError):
 
 class EvaluationError(ExportError):
     """A text cannot be measured."""
+
+
+class AccuracyError(ExportError):
+    """The bundle is less accurate than was asked for."""
 
 
 class OutputError(ExportError):

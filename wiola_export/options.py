@@ -4,11 +4,14 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
+from wiola_export.budget import Budget
 from wiola_export.errors import OptionError
 from wiola_runtime.manifest import Precision, Target
 
-Scheme = Literal["float", "weight-only", "dynamic"]
+Scheme = Literal["float", "weight-only", "dynamic", "static"]
 Method = Literal["nearest", "hqq", "gptq", "awq", "awq-gptq"]
+Calibrator = Literal["minmax", "percentile", "entropy"]
+Smoothing = float | Literal["none"]
 
 BLOCK_SIZES = (16, 32, 64, 128)
 DEFAULT_BLOCK_SIZES: dict[Precision, int] = {"int8": 64, "int4": 32}
@@ -16,6 +19,9 @@ DEMO = "demo"
 DATA_FREE = "none"
 CALIBRATED: frozenset[Method] = frozenset({"gptq", "awq", "awq-gptq"})
 DEFAULT_METHOD: Method = "gptq"
+# Schemes that multiply integers by integers, and how strongly activations are smoothed for them.
+DEFAULT_SMOOTHING: dict[Scheme, float] = {"dynamic": 0.5, "static": 0.5}
+DEFAULT_CALIBRATOR: Calibrator = "minmax"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +31,15 @@ class Quantization:
     Attributes:
         precision: `fp32` and `fp16` keep floats; `int8` and `int4` quantize every weight matrix.
         scheme: None takes `weight-only` for integers: blocks with a scale and a zero point each.
-            `dynamic` (int8) stores one scale per row and quantizes activations as they come.
+            `dynamic` (int8) stores one scale per row and quantizes activations as they come;
+            `static` (int8) does so within ranges found on a text.
         block_size: Weights of a row that share one scale; None takes 64 for int8, 32 for int4.
         symmetric: Leave zero points out: fewer bytes, a larger error.
         method: How blocks are rounded (docs/quantization.md); None takes `gptq` where there is
             something to calibrate on, else `nearest`.
+        smooth: Strength of SmoothQuant, 0 to 1, or `none`; None takes the scheme's default where
+            there is something to calibrate on.
+        calibrator: How the ranges of `static` are found; None takes `minmax`.
     """
 
     precision: Precision
@@ -37,6 +47,8 @@ class Quantization:
     block_size: int | None = None
     symmetric: bool = False
     method: Method | None = None
+    smooth: Smoothing | None = None
+    calibrator: Calibrator | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is out of range or without effect."""
@@ -45,10 +57,7 @@ class Quantization:
             raise OptionError(f"--scheme {self.scheme} has no effect with --{self.precision}")
         if not self.is_float and scheme == "float":
             raise OptionError(f"--scheme float contradicts --{self.precision}")
-        if scheme == "dynamic" and self.precision != "int8":
-            raise OptionError(
-                f"--scheme dynamic has 8 bits; use it with --int8, not --{self.precision}"
-            )
+        self._check_activations(scheme)
         if scheme != "weight-only" and self.block_size is not None:
             raise OptionError(
                 f"--block-size has no effect with --{self.precision}, scheme {scheme}"
@@ -60,6 +69,26 @@ class Quantization:
         if self.block_size not in (None, *BLOCK_SIZES):
             sizes = ", ".join(map(str, BLOCK_SIZES))
             raise OptionError(f"--block-size is {self.block_size}; expected one of {sizes}")
+
+    def _check_activations(self, scheme: Scheme) -> None:
+        """Refuse what concerns 8-bit activations where there are none, or is out of range."""
+        if self.rounds_activations and self.precision != "int8":
+            raise OptionError(
+                f"--scheme {scheme} has 8 bits; use it with --int8, not --{self.precision}"
+            )
+        if not self.rounds_activations and self.smooth is not None:
+            raise OptionError(f"--smooth has no effect with --{self.precision}, scheme {scheme}")
+        if scheme != "static" and self.calibrator is not None:
+            raise OptionError(
+                f"--calibrator has no effect with --{self.precision}, scheme {scheme}"
+            )
+        if isinstance(self.smooth, float | int) and not 0 <= self.smooth <= 1:
+            raise OptionError(f"--smooth is {self.smooth}; expected 0 to 1, or none")
+
+    @property
+    def rounds_activations(self) -> bool:
+        """Whether activations are rounded to integers for whole matrices."""
+        return self.resolved_scheme in DEFAULT_SMOOTHING
 
     @property
     def is_float(self) -> bool:
@@ -158,6 +187,7 @@ class ExportOptions:
     source: Source
     quantization: Quantization
     calibration: CalibrationOptions = CalibrationOptions()
+    budget: Budget = dataclasses.field(default_factory=Budget)
     target: Target = "cpu"
     out: Path | None = None
     report: bool = True
@@ -166,7 +196,7 @@ class ExportOptions:
 
     def __post_init__(self) -> None:
         """Refuse combinations that would fail minutes later."""
-        precision, scheme = self.quantization.precision, self.quantization.resolved_scheme
+        precision = self.quantization.precision
         if precision == "fp16" and self.target != "cuda":
             raise OptionError(
                 f"--fp16 needs --target cuda: float16 matrices have no CPU kernel and would be "
@@ -178,8 +208,8 @@ class ExportOptions:
                 "use --fp16 with --target cuda"
             )
         self._check_calibration()
-        if scheme == "dynamic" and self.target != "cpu":
-            raise OptionError(f"--scheme dynamic needs --target cpu, not {self.target}")
+        self._check_activations()
+        self._check_budget()
         if self.text is not None and not self.report:
             raise OptionError("--text has no effect with --no-report")
         if self.text is not None and self.source.is_random:
@@ -192,13 +222,48 @@ class ExportOptions:
         if chosen is not None:
             return chosen
         blocks = self.quantization.resolved_scheme == "weight-only"
-        data_free = self.calibration.source == DATA_FREE or self.source.is_random
-        return DEFAULT_METHOD if blocks and not data_free else "nearest"
+        return DEFAULT_METHOD if blocks and not self._is_data_free else "nearest"
+
+    @property
+    def smoothing(self) -> float | None:
+        """How strongly activations are smoothed, with the default filled in; None: not at all."""
+        chosen = self.quantization.smooth
+        if chosen == "none" or (chosen is None and self._is_data_free):
+            return None
+        return (
+            DEFAULT_SMOOTHING.get(self.quantization.resolved_scheme) if chosen is None else chosen
+        )
+
+    @property
+    def calibrator(self) -> Calibrator | None:
+        """How ranges of activations are found, with the default filled in; None: not at all."""
+        if self.quantization.resolved_scheme != "static":
+            return None
+        return self.quantization.calibrator or DEFAULT_CALIBRATOR
 
     @property
     def calibrates(self) -> bool:
-        """Whether the weights are rounded on a text."""
-        return self.method in CALIBRATED
+        """Whether the export looks at a text."""
+        return (
+            self.method in CALIBRATED
+            or self.smoothing is not None
+            or self.calibrator is not None
+            or self.searches_bits
+        )
+
+    @property
+    def searches_bits(self) -> bool:
+        """Whether each tensor gets the bits that a budget leaves for it."""
+        budget = self.budget
+        if budget.plan is not None or self.quantization.resolved_scheme != "weight-only":
+            return False
+        return budget.bits_per_weight is not None or (
+            budget.limits_accuracy and not self._is_data_free
+        )
+
+    @property
+    def _is_data_free(self) -> bool:
+        return self.calibration.source == DATA_FREE or self.source.is_random
 
     def _check_calibration(self) -> None:
         """Refuse a text without effect, and a method without a text."""
@@ -220,9 +285,47 @@ class ExportOptions:
         if without_effect:
             raise OptionError(f"--calibration has no effect here: {self._why_data_free()}; drop it")
 
+    def _check_activations(self) -> None:
+        """Refuse 8-bit activations where no kernel takes them, or nothing tells their ranges."""
+        scheme = self.quantization.resolved_scheme
+        if scheme == "dynamic" and self.target != "cpu":
+            raise OptionError(f"--scheme dynamic needs --target cpu, not {self.target}")
+        if scheme == "static" and self.target == "cuda":
+            raise OptionError("--scheme static needs --target cpu or portable, not cuda")
+        chosen = self.quantization.smooth
+        asked = "--scheme static" if scheme == "static" else f"--smooth {chosen}"
+        if not self._is_data_free or (scheme != "static" and chosen in (None, "none")):
+            return
+        if self.source.is_random:
+            raise OptionError(
+                f"{asked} needs trained weights: calibrating random ones says nothing; "
+                "give --checkpoint DIR or take another scheme"
+            )
+        raise OptionError(f"{asked} needs a text; drop --calibration {DATA_FREE}")
+
+    def _check_budget(self) -> None:
+        """Refuse a budget that could not be spent or held."""
+        budget = self.budget
+        if not budget.is_set:
+            return
+        spent = "--plan" if budget.plan is not None else "--bits-per-weight"
+        spends = budget.plan is not None or budget.bits_per_weight is not None
+        if spends and self.quantization.resolved_scheme != "weight-only":
+            raise OptionError(f"{spent} needs --int8 or --int4 with scheme weight-only")
+        if budget.bits_per_weight is not None and self._is_data_free:
+            raise OptionError(
+                "--bits-per-weight needs trained weights and a text to measure them on; "
+                "give --checkpoint DIR and no --calibration none"
+            )
+        if budget.limits_accuracy and (not self.report or self.source.is_random):
+            why = "random weights have no accuracy" if self.report else "--no-report measures none"
+            raise OptionError(f"--max-kl and --max-ppl-ratio have no effect: {why}")
+
     def _why_data_free(self) -> str:
         if self.source.is_random:
             return "the weights are random"
+        if self.quantization.rounds_activations:
+            return "nothing is smoothed"
         if self.quantization.resolved_scheme != "weight-only":
             return f"scheme {self.quantization.resolved_scheme} needs no text"
         return f"--method {self.quantization.method} needs no text"

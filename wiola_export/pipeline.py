@@ -1,19 +1,25 @@
 """The export from end to end: one function, ten readable lines."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
 import onnx_ir as ir
 
+from wiola_calibration.corpus import Text
 from wiola_export import bundle
 from wiola_export.evaluate.golden import record_self_test
 from wiola_export.extras import explain_missing_extra
+from wiola_export.float_graph import build_float_graph
+from wiola_export.gate import require_accuracy
 from wiola_export.measure import measure, texts_to_measure
 from wiola_export.options import ExportOptions
 from wiola_export.output import check_target, output_folder
 from wiola_export.prepare import Prepared, make_policy, open_calibration, prepared_weights
 from wiola_export.progress import Progress, Silent
+from wiola_export.quantize.plan import FILE_NAME as PLAN
+from wiola_export.quantize.plan import plan_of
 from wiola_export.report.files import write_report
 from wiola_export.report.model_card import model_card
 from wiola_export.report.report import Report
@@ -62,14 +68,36 @@ def export(options: ExportOptions, progress: Progress | None = None) -> Bundle:
             manifest = with_self_test(manifest, folder)
             report = None
             if options.report:
-                report = measure(
-                    folder, manifest, model, texts, progress, calibration=prepared.record
-                )
+                report = _measured(folder, manifest, model, texts, prepared, progress)
+                require_accuracy(report, options.budget)
                 write_report(report, folder)
             card = model_card(manifest, report)
             (folder / CARD).write_text(card, encoding="utf-8", newline="\n")
             manifest = bundle.write_manifest(manifest, folder)
     return Bundle(folder=out, manifest=manifest, report=report)
+
+
+def _measured(
+    folder: Path,
+    manifest: Manifest,
+    model: Model,
+    texts: Sequence[Text],
+    prepared: Prepared,
+    progress: Progress,
+) -> Report:
+    build = functools.partial(
+        build_float_graph, model, build=build_graph, describe=describe_on_disk
+    )
+    return measure(
+        folder,
+        manifest,
+        model,
+        texts,
+        progress,
+        float_graph=build if model.checkpoint else None,
+        sensitivity=prepared.sensitivity_of(manifest.quantization.tensors),
+        calibration=prepared.record,
+    )
 
 
 def build_graph(
@@ -104,6 +132,8 @@ def describe_on_disk(
 ) -> Manifest:
     """Add the tokenizer to the folder and write a first manifest, with which it can be run."""
     bundle.copy_tokenizer(model, folder)
+    if options.quantization.resolved_scheme == "weight-only":
+        (folder / PLAN).write_text(plan_of(stored).to_json(), encoding="utf-8", newline="\n")
     return bundle.write_manifest(bundle.describe(model, options, graph.graph, stored), folder)
 
 

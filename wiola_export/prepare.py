@@ -7,6 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from wiola_calibration import (
     CalibrationFiles,
     CalibrationRecord,
@@ -21,20 +24,22 @@ from wiola_calibration import (
 from wiola_export.bundle import token_spec
 from wiola_export.extras import explain_missing_extra
 from wiola_export.options import (
+    CALIBRATED,
     DEFAULT_BLOCK_SIZES,
     CalibrationOptions,
     ExportOptions,
     Quantization,
 )
 from wiola_export.progress import Progress
-from wiola_export.quantize.formats import Blocks, FloatName, Floats, SignedRows
+from wiola_export.quantize.formats import Blocks, FloatName, Floats, SignedRows, StaticRows
 from wiola_export.quantize.hqq import hqq_blocks
+from wiola_export.quantize.plan import read_plan
 from wiola_export.quantize.policy import Policy
 from wiola_export.quantize.rounded import NEAREST, Rounding
 from wiola_export.quantize.rounding import round_blocks
 from wiola_export.source import Model
 from wiola_export.weights import Factors, RescaledWeight, Weight
-from wiola_runtime.manifest import Target
+from wiola_runtime.manifest import QuantizedTensor, Target
 from wiola_runtime.text import Tokenizer
 
 
@@ -45,16 +50,23 @@ class Prepared:
     Attributes:
         factors: What rows and columns of a tensor are multiplied by; the model computes the same.
         record: Which texts were calibrated on; None where none were.
+        sensitivity: Divergence in nats that rounding one tensor alone costs, where it was measured.
     """
 
     policy: Policy
     factors: Mapping[str, Factors] = dataclasses.field(default_factory=dict)
     record: CalibrationRecord | None = None
+    sensitivity: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def weight(self, model: Model, name: str) -> Weight:
         """Return a tensor of the model as it is to be stored, unread."""
         weight = model.weight(name)
         return RescaledWeight(weight, self.factors[name]) if name in self.factors else weight
+
+    def sensitivity_of(self, stored: Sequence[QuantizedTensor]) -> dict[str, float]:
+        """Add up the sensitivities of what every matrix of a graph is made from."""
+        known = [t for t in stored if all(source in self.sensitivity for source in t.sources)]
+        return {t.name: sum(self.sensitivity[source] for source in t.sources) for t in known}
 
 
 def open_calibration(options: ExportOptions) -> CalibrationFiles | None:
@@ -87,20 +99,72 @@ def prepared_weights(
         CorpusError: The texts do not fill a window.
         MissingExtraError: torch is not installed.
     """
-    policy = make_policy(options.quantization, options.target)
     if files is None:
-        yield Prepared(policy=policy)
+        yield Prepared(policy=planned_policy(model, options))
         return
     progress.stage("calibrating")
     found = calibration_windows(model, files, options.calibration, evaluation)
     for warning in found.record.warnings:
         progress.warn(warning)
+    with TemporaryDirectory(prefix="wiola-export-", ignore_cleanup_errors=True) as folder:
+        place = Path(folder)
+        if options.quantization.rounds_activations:
+            prepared = _fit_activations(model, options, found.windows, place, progress)
+        else:
+            prepared = _round_weights(model, options, found.windows, place, progress)
+        yield dataclasses.replace(prepared, record=found.record)
+
+
+def _round_weights(
+    model: Model,
+    options: ExportOptions,
+    windows: NDArray[np.int64],
+    folder: Path,
+    progress: Progress,
+) -> Prepared:
+    """Round blocks of weights on what they are multiplied by."""
     with explain_missing_extra():
         from wiola_export.calibrate.calibration import calibrate  # noqa: PLC0415  torch is heavy
-    with TemporaryDirectory(prefix="wiola-export-", ignore_cleanup_errors=True) as folder:
-        done = calibrate(model, found.windows, options.method, policy, Path(folder), progress)
+        from wiola_export.calibrate.mixed import cost_of_policy, plan_bits  # noqa: PLC0415
+    policy = planned_policy(model, options)
+    sensitivity: Mapping[str, float] = {}
+    factors: Mapping[str, Factors] = {}
+    if options.searches_bits:
+        progress.stage("measuring sensitivities")
+        mixed = plan_bits(model, windows, policy, options.budget, folder, progress)
+        policy = dataclasses.replace(policy, planned=mixed.plan.forms)
+        sensitivity = mixed.chosen()
+    elif options.report:
+        progress.stage("measuring sensitivities")
+        sensitivity = cost_of_policy(model, windows, policy, folder, progress)
+    if options.method in CALIBRATED:
+        progress.stage("calibrating")
+        done = calibrate(model, windows, options.method, policy, folder, progress)
         policy = dataclasses.replace(policy, rounding=Rounding(round_blocks, done.rounded))
-        yield Prepared(policy=policy, factors=done.factors, record=found.record)
+        factors = done.factors
+    return Prepared(policy=policy, factors=factors, sensitivity=sensitivity)
+
+
+def _fit_activations(
+    model: Model,
+    options: ExportOptions,
+    windows: NDArray[np.int64],
+    folder: Path,
+    progress: Progress,
+) -> Prepared:
+    """Smooth what is rounded to 8 bits, and find its ranges where they are fixed."""
+    with explain_missing_extra():
+        from wiola_export.calibrate.activations import (  # noqa: PLC0415  torch is heavy
+            ActivationCalibrator,
+        )
+    calibrator = ActivationCalibrator(smoothing=options.smoothing, calibrator=options.calibrator)
+    found = calibrator.calibrate(model, windows, folder, progress)
+    policy = make_policy(options.quantization, options.target)
+    ranges = {name: StaticRows(activations) for name, activations in found.ranges.items()}
+    return Prepared(
+        policy=dataclasses.replace(policy, planned={**ranges, **policy.planned}),
+        factors=found.factors,
+    )
 
 
 def calibration_windows(
@@ -126,6 +190,19 @@ def calibration_windows(
     return calibration_set(files, tokenization, sampling, evaluation)
 
 
+def planned_policy(model: Model, options: ExportOptions) -> Policy:
+    """Return the policy of an export, with the plan that it was given.
+
+    Raises:
+        OptionError: The plan does not fit the model.
+    """
+    policy = make_policy(options.quantization, options.target)
+    if options.budget.plan is None:
+        return policy
+    plan = read_plan(options.budget.plan, model.config.tensor_shapes(), policy.floats)
+    return dataclasses.replace(policy, planned=plan.forms)
+
+
 def make_policy(quantization: Quantization, target: Target) -> Policy:
     """Translate precision and scheme into the formats of weights."""
     floats: FloatName = "float16" if target == "cuda" else "float32"
@@ -137,6 +214,8 @@ def make_policy(quantization: Quantization, target: Target) -> Policy:
             return Policy(matrices=Floats(floats), tables=Floats(floats), floats=floats)
         case "dynamic":
             return Policy(matrices=SignedRows(), tables=tables, floats=floats)
+        case "static":  # each matrix is planned once the range of its input is known
+            return Policy(matrices=Floats(floats), tables=tables, floats=floats)
         case "weight-only":
             bits = cast("Literal[4, 8]", quantization.bits)
             matrices = dataclasses.replace(tables, bits=bits)

@@ -24,11 +24,12 @@ from wiola_export.calibrate.taps import matrices
 from wiola_export.families.layerwise import Hidden, LayerwiseExecutor, LoadedLayer
 from wiola_export.progress import Progress
 from wiola_export.quantize.formats import Blocks, Format
+from wiola_export.quantize.policy import Role
 from wiola_export.quantize.rounding import round_matrix
 from wiola_export.reference import open_executor, read_tensor
 from wiola_export.source import Model
 
-Candidates = Callable[[str, tuple[int, ...]], Sequence[Format]]
+Candidates = Callable[[Role, str, tuple[int, ...]], Sequence[Format]]
 Costs = dict[str, dict[Format, float]]
 Differences = dict[str, dict[Format, Tensor]]
 # ⟨G, Δ⟩ by tensor and format, one number a window.
@@ -47,7 +48,7 @@ def measure_sensitivity(
     Args:
         model: A checkpoint.
         windows: Token ids (W, T); a window is one sample of the estimate.
-        candidates: Formats to try, by name and shape of a tensor; empty for tensors left alone.
+        candidates: Formats to try, by role, name and shape of a tensor; empty for those left alone.
         folder: Takes hidden states; the caller removes it.
         progress: Is told what goes on.
 
@@ -75,7 +76,7 @@ def _through_head(
 ) -> list[Hidden]:
     """Score the matrices that make logits; return the gradient of each window's loss."""
     weights = executor.head_weights()
-    differences = _differences(weights, candidates)
+    differences = _differences("embedding", weights, candidates)
     generator = torch.Generator().manual_seed(0)
     gradients: list[Hidden] = []
     for hidden in states:
@@ -102,7 +103,8 @@ def _through_layer(
 ) -> list[Hidden]:
     """Score the matrices of a layer; return the gradients at its input."""
     names = {name: layer.full_name(name) for name in matrices(layer)}
-    differences = _differences({f: layer.weights[n] for n, f in names.items()}, candidates)
+    matrix_weights = {full: layer.weights[name] for name, full in names.items()}
+    differences = _differences("matrix", matrix_weights, candidates)
     chosen = [name for name, full in names.items() if full in differences]
     passed: list[Hidden] = []
     for hidden, gradient in zip(states, gradients, strict=True):
@@ -113,10 +115,10 @@ def _through_layer(
         found = torch.autograd.grad(
             outputs, [*inputs, *(tracked[n] for n in chosen)], slopes, allow_unused=True
         )
-        by_name = {names[n]: g for n, g in zip(chosen, found[len(inputs) :], strict=True)}
-        _score(by_name, differences, scores)
+        full_names = (names[name] for name in chosen)
+        _score(dict(zip(full_names, found[len(inputs) :], strict=True)), differences, scores)
         back = [
-            torch.zeros_like(tensor) if slope is None else slope
+            torch.zeros_like(tensor) if slope is None else slope  # type: ignore[redundant-expr]
             for tensor, slope in zip(inputs, found, strict=False)
         ]
         passed.append(Hidden(back[0], tuple(back[1:])))
@@ -132,7 +134,7 @@ def _through_embedding(
 ) -> None:
     """Score the lookups; a table that makes logits too has a score of each window already."""
     weights = executor.head_weights()
-    differences = _differences(weights, candidates)
+    differences = _differences("embedding", weights, candidates)
     names = list(differences)
     for index, (ids, gradient) in enumerate(zip(groups, gradients, strict=True)):
         tracked = {n: w.detach().requires_grad_(n in differences) for n, w in weights.items()}
@@ -162,11 +164,11 @@ def _paired(result: Hidden, gradient: Hidden) -> tuple[list[Tensor], list[Tensor
     return [output for output, _ in flowing], [slope for _, slope in flowing]
 
 
-def _differences(weights: Mapping[str, Tensor], candidates: Candidates) -> Differences:
+def _differences(role: Role, weights: Mapping[str, Tensor], candidates: Candidates) -> Differences:
     """Round every weight in every format; differences are kept in half the space."""
     found: Differences = {}
     for name, weight in weights.items():
-        for form in candidates(name, tuple(weight.shape)):
+        for form in candidates(role, name, tuple(weight.shape)):
             if isinstance(form, Blocks):
                 codes = round_matrix(weight.detach().numpy(), form)
                 rounded = torch.from_numpy(codes.matrix(weight.shape[1]))
@@ -175,7 +177,7 @@ def _differences(weights: Mapping[str, Tensor], candidates: Candidates) -> Diffe
 
 
 def _score(
-    gradients: Mapping[str, Tensor | None],
+    gradients: Mapping[str, Tensor],
     differences: Differences,
     scores: Scores,
     *,
@@ -183,8 +185,10 @@ def _score(
 ) -> None:
     """Append ⟨G, Δ⟩ of one window, or add it to what that window has already."""
     for name, gradient in gradients.items():
+        if gradient is None:  # torch's types leave this out
+            continue  # nothing reads it here
         for form, difference in differences[name].items():
-            score = 0.0 if gradient is None else float((gradient * difference).sum())
+            score = float((gradient * difference).sum())
             windows = scores.setdefault((name, form), [])
             if add_to is None or add_to >= len(windows):
                 windows.append(score)

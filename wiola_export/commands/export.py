@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from wiola_calibration.corpus import PACKAGED
+from wiola_export.budget import Budget
 from wiola_export.errors import OptionError
 from wiola_export.options import (
     DATA_FREE,
     CalibrationOptions,
+    Calibrator,
     ExportOptions,
     Method,
     Quantization,
+    Smoothing,
     Source,
 )
 from wiola_runtime.manifest import Precision, Target
@@ -49,8 +52,17 @@ EXPORT_OPTIONS: list[click.Parameter] = [
         help="Where the bundle will run.",
     ),
     click.Option(
-        ["--scheme"], type=click.Choice(("weight-only", "dynamic")),
-        help="int8: blocks of weights (default), or dynamic 8-bit activations too.",
+        ["--scheme"], type=click.Choice(("weight-only", "dynamic", "static")),
+        help="int8: blocks of weights (default), or 8-bit activations too, their range found at "
+        "each call or on a text.",
+    ),
+    click.Option(
+        ["--smooth"], metavar="ALPHA|none",
+        help="Move the spread of 8-bit activations into the weights, 0 to 1.  [0.5 with a text]",
+    ),
+    click.Option(
+        ["--calibrator"], type=click.Choice(get_args(Calibrator)),
+        help="How --scheme static finds ranges.  [minmax]",
     ),
     click.Option(
         ["--block-size"], type=int, help="Weights per scale, 16 to 128.  [int8: 64; int4: 32]"
@@ -69,6 +81,18 @@ EXPORT_OPTIONS: list[click.Parameter] = [
         ["--calibration-windows"], type=int, default=CalibrationOptions().windows,
         show_default=True, help="Most windows of 256 tokens to calibrate on.",
     ),
+    click.Option(
+        ["--bits-per-weight"], type=float,
+        help="Give each tensor the bits that cost least, so many on average.",
+    ),
+    click.Option(
+        ["--max-kl"], type=float,
+        help="Give tensors bits until the divergence (nats a token) is below; else exit code 3.",
+    ),
+    click.Option(
+        ["--max-ppl-ratio"], type=float, help="The same for the ratio of the perplexities."
+    ),
+    click.Option(["--plan"], type=FOLDER, help="Store tensors as a plan.json says."),
     click.Option(["--seed"], type=int, default=0, help="Seed of random weights.  [0]"),
     click.Option(["--out"], type=FOLDER, help="Folder to write.  [./wiola-NAME-PRECISION]"),
     click.Option(["--text"], type=FOLDER, help="UTF-8 text to measure on.  [packaged texts]"),
@@ -119,10 +143,18 @@ def parse(choices: Mapping[str, Any]) -> ExportOptions:
             block_size=choices["block_size"],
             symmetric=choices["symmetric"],
             method=choices["method"],
+            smooth=smoothing(choices["smooth"]),
+            calibrator=choices["calibrator"],
         ),
         calibration=CalibrationOptions(
             source=calibration_source(choices["calibration"]),
             windows=choices["calibration_windows"],
+        ),
+        budget=Budget(
+            bits_per_weight=choices["bits_per_weight"],
+            max_kl=choices["max_kl"],
+            max_ppl_ratio=choices["max_ppl_ratio"],
+            plan=choices["plan"],
         ),
         target=choices["target"],
         out=choices["out"],
@@ -130,6 +162,20 @@ def parse(choices: Mapping[str, Any]) -> ExportOptions:
         text=choices["text"],
         force=choices["force"],
     )
+
+
+def smoothing(given: str | None) -> Smoothing | None:
+    """Read a strength, or `none`.
+
+    Raises:
+        OptionError: It is neither.
+    """
+    if given is None or given == "none":
+        return None if given is None else "none"
+    try:
+        return float(given)
+    except ValueError as error:
+        raise OptionError(f"--smooth is {given}; expected 0 to 1, or none") from error
 
 
 def calibration_source(given: str | None) -> str | Path | None:

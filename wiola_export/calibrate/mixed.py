@@ -1,0 +1,148 @@
+"""Choose bits for every tensor: measure what each form costs, then spend a budget."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wiola_export.budget import Budget
+from wiola_export.calibrate.sensitivity import Costs, measure_sensitivity
+from wiola_export.errors import OptionError
+from wiola_export.options import BLOCK_SIZES
+from wiola_export.progress import Progress
+from wiola_export.quantize.formats import Blocks, Floats, Format
+from wiola_export.quantize.plan import (
+    MATRIX_AXES,
+    Choice,
+    Plan,
+    choose_by_cost,
+    choose_by_size,
+    stored_bytes,
+)
+from wiola_export.quantize.policy import Policy, Role
+from wiola_export.source import Model
+
+# Windows whose gradients are looked at; each is one sample of the estimate.
+SENSITIVITY_WINDOWS = 32
+# GPTQ brings the divergence of nearest rounding, by which tensors are weighed, down to about so
+# much, and kernels add some by rounding activations (docs/decisions/0004-calibration.md).
+EXPECTED_SHARE = 0.65
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Mixed:
+    """What was planned, and what every form of every tensor costs by itself."""
+
+    plan: Plan
+    costs: Costs
+
+    def chosen(self) -> dict[str, float]:
+        """Return what each tensor costs by itself in the form that it was given."""
+        return {name: self.costs[name].get(form, 0.0) for name, form in self.plan.forms.items()}
+
+
+def plan_bits(
+    model: Model,
+    windows: NDArray[np.int64],
+    policy: Policy,
+    budget: Budget,
+    folder: Path,
+    progress: Progress,
+) -> Mixed:
+    """Choose the form of every tensor under a budget of bits or of accuracy.
+
+    Raises:
+        OptionError: Nothing fits the budget.
+    """
+    costs = measure_sensitivity(
+        model,
+        sample_of(windows),
+        lambda _role, _name, shape: candidates(policy, shape),
+        folder,
+        progress,
+    )
+    shapes = model.config.tensor_shapes()
+    choices = {name: _choices(shapes[name], found, policy) for name, found in costs.items()}
+    return Mixed(plan=_spend(choices, shapes, budget), costs=costs)
+
+
+def cost_of_policy(
+    model: Model,
+    windows: NDArray[np.int64],
+    policy: Policy,
+    folder: Path,
+    progress: Progress,
+) -> dict[str, float]:
+    """Return what each tensor costs by itself as it is stored."""
+
+    def stored(role: Role, name: str, shape: tuple[int, ...]) -> Sequence[Format]:
+        return [policy.decide(role, shape[1], name).form] if len(shape) == MATRIX_AXES else []
+
+    costs = measure_sensitivity(model, sample_of(windows), stored, folder, progress)
+    return {name: sum(forms.values()) for name, forms in costs.items()}
+
+
+def sample_of(windows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return some windows, evenly spread over all."""
+    count = min(len(windows), SENSITIVITY_WINDOWS)
+    chosen: NDArray[np.int64] = windows[np.linspace(0, len(windows) - 1, count).astype(int)]
+    return chosen
+
+
+def candidates(policy: Policy, shape: tuple[int, ...]) -> Sequence[Blocks]:
+    """Return the forms in blocks that a tensor may take: from the policy's bits up to 8.
+
+    Blocks that do not fill a row are left out: they would be padded.
+    """
+    if len(shape) != MATRIX_AXES or not isinstance(policy.matrices, Blocks):
+        return ()
+    widths = sorted({policy.matrices.bits, 8})
+    return [
+        dataclasses.replace(policy.matrices, bits=bits, block_size=size)
+        for bits in widths
+        for size in BLOCK_SIZES
+        if shape[1] % size == 0
+    ]
+
+
+def _choices(
+    shape: tuple[int, ...], found: Mapping[Format, float], policy: Policy
+) -> Sequence[Choice]:
+    floats = Floats(policy.floats)
+    rounded = [
+        Choice(form=form, kl_nats=cost, size_bytes=stored_bytes(shape, form))
+        for form, cost in found.items()
+    ]
+    return [*rounded, Choice(form=floats, kl_nats=0.0, size_bytes=stored_bytes(shape, floats))]
+
+
+def _spend(
+    choices: Mapping[str, Sequence[Choice]],
+    shapes: Mapping[str, tuple[int, ...]],
+    budget: Budget,
+) -> Plan:
+    weights = sum(math.prod(shapes[name]) for name in choices)
+    if budget.bits_per_weight is not None:
+        plan = choose_by_size(choices, budget.bits_per_weight * weights / 8)
+        least = sum(min(c.size_bytes for c in tensor) for tensor in choices.values())
+        if plan is None:
+            raise OptionError(
+                f"--bits-per-weight is {budget.bits_per_weight:g}, but scales and zero points "
+                f"included this model needs {math.ceil(least * 800 / weights) / 100:g} in this "
+                "precision and target; raise it"
+            )
+        return plan
+    plan = choose_by_cost(choices, _allowed(budget) / EXPECTED_SHARE)
+    assert plan is not None, "keeping floats costs nothing"
+    return plan
+
+
+def _allowed(budget: Budget) -> float:
+    """Return the divergence to plan for: on the model's own text, ln of the ratio is one."""
+    limits = [math.inf if budget.max_kl is None else budget.max_kl]
+    if budget.max_ppl_ratio is not None:
+        limits.append(math.log(budget.max_ppl_ratio))
+    return min(limits)

@@ -1,0 +1,44 @@
+"""Refuse a bundle that is less accurate than was asked for."""
+
+from collections.abc import Sequence
+
+from wiola_export.budget import Budget
+from wiola_export.errors import AccuracyError
+from wiola_export.report.report import Report
+from wiola_export.report.tensors import TensorFigures
+
+NAMED_TENSORS = 5
+MOST_ROUNDED_BITS = 8
+
+
+def require_accuracy(report: Report, budget: Budget) -> None:
+    """Compare what was measured with the limits.
+
+    Raises:
+        AccuracyError: One is missed; the message names the tensors that cost most.
+    """
+    if report.accuracy is None:
+        return
+    drop = report.accuracy.drop
+    checks = (
+        ("mean KL divergence", drop.kl_nats.mean, budget.max_kl, "--max-kl"),
+        ("ratio of perplexities", drop.ppl_ratio, budget.max_ppl_ratio, "--max-ppl-ratio"),
+    )
+    for what, found, limit, option in checks:
+        if limit is not None and not found <= limit:
+            raise AccuracyError(
+                f"{what} is {found:.4g}, more than {option} {limit:g}; nothing was written. "
+                f"Tensors that cost most: {', '.join(worst(report.tensors))}. Give them more bits "
+                "in a --plan, raise the limit, or take another scheme"
+            )
+
+
+def worst(tensors: Sequence[TensorFigures]) -> list[str]:
+    """Name the rounded matrices that cost most: by sensitivity, or else by their own error."""
+    rounded = [tensor for tensor in tensors if tensor.bits <= MOST_ROUNDED_BITS]
+    ranked = sorted(
+        rounded,
+        key=lambda tensor: (tensor.sensitivity_nats or 0.0, tensor.relative_error or 0.0),
+        reverse=True,
+    )
+    return [tensor.name.removesuffix(".weight") for tensor in ranked[:NAMED_TENSORS]]
