@@ -78,23 +78,24 @@ def damped(moments):
     return hessian + DAMPING * mean * np.eye(len(hessian))
 
 
-def hqq_block(block, scale, zero_point, highest_code):
-    """Return the zero point of one block (k,) after the half-quadratic solver (Badri and Shaji).
+def hqq_block(block, form):
+    """Return scale and zero point of one block (k,) after the half-quadratic solver.
 
-    W_e ← shrink(W − (W_q − z) s), z ← ⟨W_q − (W − W_e) / s⟩, β ← κ β; z is rounded in each step,
-    and the best one is kept.
+    With errors e in steps: W_e ← s · shrink(e), then (s, z) of the line W − W_e ≈ s (W_q − z) with
+    z rounded, then β ← κ β. The ranges with the least Σ |w − ŵ|^p are kept.
     """
-    weights, zero, beta = np.asarray(block, np.float64), float(zero_point), BETA
-    best, least = zero, hqq_loss(weights, scale, zero, highest_code)
+    weights, beta = np.asarray(block, np.float64), BETA
+    scale, zero = span(weights, form)
+    smallest, best = scale / 2, (scale, zero)
     for _ in range(STEPS):
-        codes = block_codes(weights, scale, zero, highest_code)
-        outliers = [shrunk(e, beta) for e in weights - (codes - zero) * scale]
-        exact = np.mean(codes - (weights - outliers) / scale)
-        zero = float(np.clip(np.rint(exact), 0, highest_code))
+        codes = block_codes(weights, scale, zero, form.highest_code)
+        steps_off = weights / scale - (codes - zero)
+        target = weights - scale * np.asarray([shrunk(e, beta) for e in steps_off])
+        if np.ptp(codes) > 0:
+            scale = max(np.polyfit(codes, target, 1)[0], smallest)
+        zero = np.clip(np.rint(np.mean(codes - target / scale)), 0, form.highest_code)
         beta *= GROWTH
-        loss = hqq_loss(weights, scale, zero, highest_code)
-        if loss < least:
-            best, least = zero, loss
+        best = min(best, (scale, zero), key=lambda r: hqq_loss(weights, *r, form.highest_code))
     return best
 
 
@@ -141,11 +142,17 @@ def nearest_block(block, form):
     """Round one block to the grid of its own range."""
     if not block.any():
         return block
-    low, high = min(block.min(), 0), max(block.max(), 0)
-    scale, zero = (high - low) / form.highest_code, np.rint(-low * form.highest_code / (high - low))
-    if form.symmetric:
-        scale, zero = block[np.argmax(np.abs(block))] / -form.middle, form.middle
+    scale, zero = span(block, form)
     return (block_codes(block, scale, zero, form.highest_code) - zero) * scale
+
+
+def span(block, form):
+    """Return scale and zero point of the range of a block, zero included."""
+    if form.symmetric:
+        return block[np.argmax(np.abs(block))] / -form.middle, form.middle
+    low, high = min(block.min(), 0), max(block.max(), 0)
+    scale = (high - low) / form.highest_code
+    return scale, np.rint(-low / scale)
 
 
 def output_error(weight, rounded, inputs):

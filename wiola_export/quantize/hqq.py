@@ -1,41 +1,56 @@
-"""Half-quadratic quantization: zero points that make the usual error small and ignore outliers.
+"""Half-quadratic quantization: ranges that make the usual error small and ignore outliers.
 
 Source: Badri and Shaji, "Half-Quadratic Quantization of Large Machine Learning Models", 2023.
-Zero points are rounded to integers in every step, since kernels want integers.
+The paper moves zero points alone, by fractions. Kernels want integers, and by whole steps none
+would ever move; so scales are solved for too, and errors are counted in steps.
 Axes: n rows, b blocks of a row, k weights of a block.
 """
 
 import numpy as np
 
+from wiola_export.errors import OptionError
 from wiola_export.quantize.formats import Blocks
 from wiola_export.quantize.rounding import Codes, Floats32, spanning
 
-# The error counts as |e|^NORM; the solver is the paper's, with its constants.
+# The error counts as |e|^NORM; the solver's constants are the paper's.
 NORM, BETA, GROWTH, STEPS = 0.7, 10.0, 1.01, 20
+# A range shrinks to this share of the block's at most: more would clip what is no outlier.
+SMALLEST_SHARE = np.float32(0.5)
 
 
 def hqq_blocks(blocks: Floats32, form: Blocks) -> Codes:
-    """Round blocks (n, b, k) with the zero points of the half-quadratic solver.
+    """Round blocks (n, b, k) with the ranges of the half-quadratic solver.
 
-    Scales span each block. A step that does not lower the error of a block leaves it as it was.
+    It begins with ranges that span each block. A step that does not lower the error of a block
+    leaves it as it was.
+
+    Raises:
+        OptionError: The form stores no zero points.
     """
+    if form.symmetric:
+        raise OptionError(
+            "--method hqq looks for zero points, which --symmetric leaves out; drop --symmetric, "
+            "or take --method nearest"
+        )
     scales, zero_points = spanning(blocks, form)
-    stored = scales.astype(form.scales)
-    scales = stored.astype(np.float32)
-    best_zero = zero_points
-    least = _loss(blocks - _values(blocks, scales, zero_points, form))
+    smallest = scales * SMALLEST_SHARE
+    stored, best_zero = scales.astype(form.scales), zero_points
+    least = _loss(blocks, stored, zero_points, form)
     beta = BETA
     for _ in range(STEPS):
         codes = _codes(blocks, scales, zero_points, form)
-        error = blocks - (codes - zero_points[..., None]) * scales[..., None]
-        target = blocks - _shrunk(error, beta)
+        error = blocks / scales[..., None] - (codes - zero_points[..., None])
+        target = blocks - _shrunk(error, beta) * scales[..., None]
         beta *= GROWTH
+        scales = np.maximum(_slope(codes, target, scales), smallest)
         exact = np.mean(codes - target / scales[..., None], axis=-1)
         zero_points = np.rint(exact).clip(0, form.highest_code).astype(np.float32)
-        loss = _loss(blocks - _values(blocks, scales, zero_points, form))
+        trial = scales.astype(form.scales)
+        loss = _loss(blocks, trial, zero_points, form)
+        stored = np.where(loss < least, trial, stored)
         best_zero = np.where(loss < least, zero_points, best_zero)
         least = np.minimum(loss, least)
-    codes = _codes(blocks, scales, best_zero, form)
+    codes = _codes(blocks, stored, best_zero, form)
     return Codes(codes.astype(np.uint8), stored, best_zero.astype(np.uint8))
 
 
@@ -46,15 +61,22 @@ def _shrunk(error: Floats32, beta: float) -> Floats32:
     return np.asarray(np.sign(error) * np.maximum(size - step, 0), np.float32)
 
 
+def _slope(codes: Floats32, target: Floats32, scales: Floats32) -> Floats32:
+    """Return the scale of the straight line from codes to weights; equal codes keep theirs."""
+    steps = codes - codes.mean(axis=-1, keepdims=True)
+    spread = np.square(steps).sum(axis=-1)
+    slope = (steps * target).sum(axis=-1) / np.where(spread > 0, spread, 1)
+    return np.asarray(np.where(spread > 0, slope, scales), np.float32)
+
+
 def _codes(blocks: Floats32, scales: Floats32, zero_points: Floats32, form: Blocks) -> Floats32:
-    codes = np.rint(blocks / scales[..., None] + zero_points[..., None])
+    # In float16 the scale of a tiny block is zero, and any code will do.
+    divisors = np.where(scales == 0, 1, scales.astype(np.float32))
+    codes = np.rint(blocks / divisors[..., None] + zero_points[..., None])
     return np.asarray(codes.clip(0, form.highest_code), np.float32)
 
 
-def _values(blocks: Floats32, scales: Floats32, zero_points: Floats32, form: Blocks) -> Floats32:
-    codes = _codes(blocks, scales, zero_points, form)
-    return (codes - zero_points[..., None]) * scales[..., None]
-
-
-def _loss(error: Floats32) -> Floats32:
-    return np.asarray(np.power(np.abs(error), NORM).sum(-1), np.float32)
+def _loss(blocks: Floats32, scales: Floats32, zero_points: Floats32, form: Blocks) -> Floats32:
+    steps = _codes(blocks, scales, zero_points, form) - zero_points[..., None]
+    error = np.abs(blocks - steps * scales[..., None].astype(np.float32))
+    return np.asarray(np.power(error, NORM).sum(-1), np.float32)
