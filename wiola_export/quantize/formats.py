@@ -5,6 +5,8 @@ from typing import Literal
 
 FloatName = Literal["float32", "float16"]
 HIGHEST_ACTIVATION = 255
+# Kernels divide by the step in float32, where anything smaller loses digits or is zero.
+SMALLEST_STEP = 2.0**-126
 FLOAT_BITS: dict[FloatName, int] = {"float32": 32, "float16": 16}
 
 
@@ -60,7 +62,8 @@ class ActivationRange:
     def spanning(cls, low: float, high: float) -> "ActivationRange":
         """Return the range from `low` to `high`, widened to hold zero exactly."""
         low, high = min(low, 0.0), max(high, 0.0)
-        scale = (high - low) / HIGHEST_ACTIVATION or 1.0
+        scale = (high - low) / HIGHEST_ACTIVATION
+        scale = scale if scale >= SMALLEST_STEP else 1.0
         return cls(scale, min(round(-low / scale), HIGHEST_ACTIVATION))
 
 
