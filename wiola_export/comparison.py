@@ -21,12 +21,14 @@ from wiola_export.evaluate.ladder import RungName, make_ladder
 from wiola_export.float_graph import FloatGraph, FloatPrecision
 from wiola_export.progress import Progress
 from wiola_export.report.figures import size
+from wiola_export.report.overview import unique_names
 from wiola_export.report.report import Accuracy
 from wiola_export.source import Model
 from wiola_runtime.manifest import Manifest, Target
 
 FloatGraphs = Mapping[Target, FloatGraph]
 LARGEST_GRAPH_BYTES = 1 << 30
+NO_GRAPH = "no graph with float weights was given"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +143,7 @@ def climb(name: str, bundle: Exported, graph: FloatGraph | None, stored: str) ->
 def obstacle(graph: FloatGraph | None) -> str:
     """Say why a graph with float weights cannot be run; nothing where it can."""
     if graph is None:
-        return "no graph with float weights was given"
+        return NO_GRAPH
     if graph.size_bytes > LARGEST_GRAPH_BYTES:
         return (
             f"its float weights take {size(graph.size_bytes)}, "
@@ -154,12 +156,6 @@ def obstacle(graph: FloatGraph | None) -> str:
             f"{size(free)} free"
         )
     return ""
-
-
-def unique_names(names: Sequence[str]) -> list[str]:
-    """Number the names that occur again: `a`, `a #2`."""
-    counts = [names[: i + 1].count(name) for i, name in enumerate(names)]
-    return [n if k == 1 else f"{n} #{k}" for n, k in zip(names, counts, strict=True)]
 
 
 @contextlib.contextmanager

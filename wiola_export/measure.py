@@ -5,9 +5,9 @@ from pathlib import Path
 
 from wiola_calibration.corpus import PACKAGED, Text, packaged_text, user_text
 from wiola_calibration.record import CalibrationRecord
-from wiola_export.comparison import Exported, compare_with_checkpoint
+from wiola_export.comparison import NO_GRAPH, Exported, compare_with_checkpoint
 from wiola_export.evaluate.machine import this_machine
-from wiola_export.evaluate.rounding_error import measure_errors
+from wiola_export.evaluate.rounding_error import is_rescaled, measure_errors
 from wiola_export.evaluate.speed import measure_speed
 from wiola_export.float_graph import FloatGraph
 from wiola_export.progress import Progress
@@ -15,6 +15,7 @@ from wiola_export.report.report import NOTHING, Accuracy, Report, make_report
 from wiola_export.source import Model
 from wiola_runtime.manifest import Manifest, Target
 
+Errors = tuple[Mapping[str, float], str]
 BuildFloatGraph = Callable[[Target], FloatGraph]
 
 
@@ -76,7 +77,7 @@ def measure_all(
         CorpusError: The text cannot be measured on.
     """
     accuracies: Sequence[Accuracy | None] = [None] * len(bundles)
-    errors: Sequence[Mapping[str, float]] = [NOTHING] * len(bundles)
+    errors: Sequence[Errors] = [(NOTHING, "")] * len(bundles)
     if model is not None and model.checkpoint is not None:
         graphs = _build_graphs(bundles, float_graph, progress)
         accuracies = compare_with_checkpoint(bundles, model, texts, graphs, progress)
@@ -89,11 +90,12 @@ def measure_all(
             accuracy=accuracy,
             speed=measure_speed(bundle.folder),
             machine=this_machine(),
-            errors=error,
+            errors=found,
+            errors_missing=missing,
             sensitivity=bundle.sensitivity,
             calibration=bundle.calibration,
         )
-        for bundle, accuracy, error in zip(bundles, accuracies, errors, strict=True)
+        for bundle, accuracy, (found, missing) in zip(bundles, accuracies, errors, strict=True)
     ]
 
 
@@ -121,6 +123,12 @@ def _build_graphs(
     return {target: build(target) for target in targets}
 
 
-def _errors(bundle: Exported, graphs: Mapping[Target, FloatGraph]) -> Mapping[str, float]:
+def _errors(bundle: Exported, graphs: Mapping[Target, FloatGraph]) -> Errors:
+    """Return the error of every matrix, or none and the reason."""
     graph = graphs.get(bundle.manifest.target)
-    return measure_errors(bundle.folder, bundle.manifest, graph.weights) if graph else NOTHING
+    if graph is None:
+        return NOTHING, NO_GRAPH
+    found = measure_errors(bundle.folder, bundle.manifest, graph.weights)
+    if is_rescaled(bundle.manifest, found):
+        return NOTHING, "calibration has scaled them, and the graph that was given has not"
+    return found, ""

@@ -136,7 +136,42 @@ def test_report_measures_a_bundle_again(demo_int8, tmp_path, capsys):
     assert {k: v for k, v in found.items() if k != "speed"} == {
         k: v for k, v in again.items() if k != "speed"
     }
-    assert (tmp_path / "r" / "report.md").is_file()
+    assert {path.name for path in (tmp_path / "r").iterdir()} == {
+        "report.html", "report.json", "report.md",
+    }  # fmt: skip
+    assert found["ladder"]["rungs"][2]["name"] == "graph"
+    assert all(tensor["relative_error"] < 1e-3 for tensor in found["tensors"])
+
+
+def test_report_compares_any_number_of_bundles(demo_int8, tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text("It is a truth universally acknowledged, that a man must want a wife.\n" * 40)
+    other = shutil.copytree(demo_int8, tmp_path / "other")
+    measured = ["--text", str(text), "--quiet"]
+
+    assert main(["report", str(demo_int8), str(other), *measured, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["reports"]
+
+    assert [report["name"] for report in found] == [demo_int8.name, "other"]
+    figures = [{k: v for k, v in r.items() if k not in ("name", "speed")} for r in found]
+    assert figures[0] == figures[1]
+
+
+def test_a_short_text_gets_a_verdict_that_says_so(demo_int8, tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text("It is a truth universally acknowledged, that a man must want a wife.\n" * 40)
+
+    assert main(["report", str(demo_int8), "--text", str(text), "--quiet"]) == 0
+
+    verdict = capsys.readouterr().out.splitlines()[2]
+    assert "too little text to show a difference: give at least 2,048 tokens" in verdict
+
+
+def test_report_refuses_random_weights_beside_trained_ones(demo_int8, random_bundle, capsys):
+    assert refused(capsys, "report", demo_int8, random_bundle) == (
+        f"{random_bundle} has random weights and others have not; "
+        "report on those with trained weights by themselves"
+    )
 
 
 def test_report_refuses_a_folder_before_it_measures(demo_int8, tmp_path, capsys):
@@ -147,7 +182,7 @@ def test_report_refuses_a_folder_before_it_measures(demo_int8, tmp_path, capsys)
         f"--out {taken} exists already; name a new folder"
     )
     assert refused(capsys, "report", demo_int8, "--out", new, "--json") == (
-        "--json has no effect with --out, which writes both forms"
+        "--json has no effect with --out, which writes every form"
     )
     assert not new.exists()
 

@@ -5,6 +5,7 @@ import re
 import tempfile
 from unittest import mock
 
+import numpy as np
 import pytest
 from support import float_graphs, oracles
 from support.manifests import MACHINE
@@ -12,7 +13,7 @@ from support.progress import Recording
 
 from wiola_calibration.corpus import packaged_text, user_text
 from wiola_export import comparison, contest
-from wiola_export.comparison import Exported, compare_with_checkpoint, obstacle, unique_names
+from wiola_export.comparison import Exported, compare_with_checkpoint, obstacle
 from wiola_export.contest import stored_name
 from wiola_export.measure import measure
 from wiola_export.options import Quantization, Source
@@ -191,10 +192,6 @@ def test_a_large_vocabulary_is_scored_in_smaller_blocks():
     assert contest.block_windows(256, 10**6) == 1
 
 
-def test_names_that_occur_again_are_numbered():
-    assert unique_names(["a", "b", "a", "a"]) == ["a", "b", "a #2", "a #3"]
-
-
 def test_a_report_holds_all_that_is_known_of_a_bundle(bundles, model, texts, checkpoint):
     bundle = bundles["int8"]
     name = bundle.manifest.quantization.tensors[3].name
@@ -213,3 +210,29 @@ def test_a_report_holds_all_that_is_known_of_a_bundle(bundles, model, texts, che
     assert [t.sensitivity_nats for t in report.tensors if t.name == name] == [0.25]
     assert report.accuracy.ladder.is_faithful
     assert report.speed.decode_tokens_per_second > 0
+
+
+def test_errors_of_rescaled_weights_are_left_out_with_the_reason(model, texts, tmp_path):
+    """Columns of one matrix are larger, as a calibration leaves them."""
+    weights = dict(oracles.load("gqa3").weights)
+    name = "model.layers.0.attn.o_proj.weight"
+    weights[name] = weights[name] * np.linspace(0.5, 2, weights[name].shape[1], dtype=np.float32)
+    scaled = find_model(
+        Source(
+            checkpoint=oracles.write_checkpoint(oracles.load("gqa3"), tmp_path / "scaled", weights)
+        )
+    )
+    folder = float_graphs.write_bundle(scaled, tmp_path / "bundle", INT8)
+
+    report = measure(
+        folder,
+        Manifest.read(folder),
+        model,
+        texts,
+        Silent(),
+        float_graph=lambda target: float_graphs.build(model, target),
+    )
+
+    assert report.errors_missing.startswith("calibration has scaled them")
+    assert {tensor.relative_error for tensor in report.tensors} == {None}
+    assert report.errors_missing in to_markdown(report)

@@ -9,7 +9,7 @@ from wiola_export.evaluate.ladder import Ladder
 from wiola_export.evaluate.speed import Speed
 from wiola_export.report.coverage import Coverage, KeptMatrix
 from wiola_export.report.document import Block, Bullets, Section, Table
-from wiola_export.report.figures import code, scientific, seconds, significant, size
+from wiola_export.report.figures import code, plain, scientific, seconds, significant, size
 from wiola_export.report.report import REFERENCE, Accuracy, Report, Subject
 from wiola_export.report.size import Sizes
 from wiola_export.report.tensors import TensorFigures
@@ -48,7 +48,7 @@ def _sizes(report: Report) -> Iterator[Block]:
 
 def _size_rows(sizes: Sizes) -> Iterator[tuple[str, str, str]]:
     files = [(f"file: {name}", count) for name, count in sizes.by_file.items() if count]
-    parts = [(f"weights: {name}", count) for name, count in sizes.by_part.items()]
+    parts = [(f"weights: {plain(name)}", count) for name, count in sizes.by_part.items()]
     for name, count in files + parts:
         yield name, size(count), f"{count / sizes.total_bytes:.1%}".replace("%", " %")
     if sizes.matrices_fp16_bytes:
@@ -66,6 +66,8 @@ def _matrices(report: Report) -> Iterator[Block]:
     if coverage.kept:
         yield Bullets(tuple(_kept(coverage)))
     yield from _worst(report.tensors)
+    if report.errors_missing:
+        yield f"Stored weights were not compared with the float ones: {report.errors_missing}."
 
 
 def _kept(coverage: Coverage) -> Iterator[str]:
@@ -84,7 +86,7 @@ def _worst(tensors: Sequence[TensorFigures]) -> Iterator[Block]:
     sensitive = any(tensor.sensitivity_nats is not None for tensor in tensors)
     worst = sorted(measured, key=_concern, reverse=True)[:WORST_MATRICES]
     order = "matter most to the model" if sensitive else "lost most"
-    yield f"The {len(worst)} matrices that {order}; all {len(tensors)} are in `report.json`:"
+    yield f"The table has the {len(worst)} that {order}; all {len(tensors)} are in `report.json`."
     head = (
         "matrix",
         "bits",

@@ -44,8 +44,13 @@ def seconds(value: float) -> str:
 
 def code(text: str) -> str:
     """Mark a name as code; whatever would end the mark, a table's cell or the line is replaced."""
-    plain = "".join(character if character.isprintable() else "�" for character in text)
-    return "`" + plain.translate(_HARMLESS) + "`"
+    return f"`{plain(text)}`"
+
+
+def plain(text: str) -> str:
+    """Replace what a name has no use for: marks of code, ends of cells, what cannot be printed."""
+    printable = "".join(character if character.isprintable() else "�" for character in text)
+    return printable.translate(_HARMLESS)
 
 
 def span(ends: Interval | None, write: Callable[[float], str]) -> str:

@@ -2,28 +2,38 @@
 
 import html
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import assert_never
 
 from wiola_export.evaluate.greedy import Continuation
-from wiola_export.report.document import Block, Bullets, Section, Table
+from wiola_export.report.document import Block, Bullets, Table
+from wiola_export.report.overview import overview, overview_title
 from wiola_export.report.report import Report
 from wiola_export.report.sections import sections
 from wiola_export.report.verdict import verdict
 
-__all__ = ["to_markdown", "verdict"]
+__all__ = ["to_markdown", "to_markdown_all", "verdict"]
 
-MARKUP = re.compile(r"[\\`*_{}\[\]()#+!|~-]")
+MARKUP = re.compile(r"[\\`*_\[\]|~]")
 
 
 def to_markdown(report: Report) -> str:
     """Write the report: verdict, accuracy, speed, size, matrices, how it was measured."""
-    title = f"# Report on {report.subject.name}"
-    return "\n\n".join([title, f"**{verdict(report)}**", *_sections(sections(report))]) + "\n"
+    title = f"# Report on {_harmless(report.subject.name)}"
+    return "\n\n".join([title, *_body(report, level=2)]) + "\n"
 
 
-def _sections(found: Iterable[Section], level: int = 2) -> Iterator[str]:
-    for section in found:
+def to_markdown_all(reports: Mapping[str, Report]) -> str:
+    """Write several reports by name: an overview, then each as it is written alone."""
+    parts = [f"# {overview_title(reports)}", _table(overview(reports))]
+    for name, report in reports.items():
+        parts += [f"## {_harmless(name)}", *_body(report, level=3)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _body(report: Report, level: int) -> Iterator[str]:
+    yield f"**{verdict(report)}**"
+    for section in sections(report):
         yield f"{'#' * level} {section.title}"
         yield from map(_block, section.blocks)
 
@@ -31,11 +41,11 @@ def _sections(found: Iterable[Section], level: int = 2) -> Iterator[str]:
 def _block(block: Block) -> str:
     match block:
         case str():
-            return block
+            return _inline(block)
         case Table():
             return _table(block)
         case Bullets():
-            return "\n".join(f"- {line}" for line in block.lines)
+            return "\n".join(f"- {_inline(line)}" for line in block.lines)
         case Continuation():
             return _continuation(block)
         case _:
@@ -43,7 +53,7 @@ def _block(block: Block) -> str:
 
 
 def _table(table: Table) -> str:
-    head, *rows = (f"| {' | '.join(cells)} |" for cells in (table.head, *table.rows))
+    head, *rows = (f"| {' | '.join(map(_inline, row))} |" for row in (table.head, *table.rows))
     return "\n".join([head, f"|---|{'---:|' * (len(table.head) - 1)}", *rows])
 
 
@@ -63,7 +73,20 @@ def _continuation(one: Continuation) -> str:
     return "\n".join([lines[0], "", *lines[1:]])
 
 
+def _inline(text: str) -> str:
+    """Keep what is marked as code, and let nothing else be read as HTML or as a cell's end."""
+    plain_and_code = re.split(r"(`[^`]*`)", text)
+    plain_and_code[::2] = [
+        html.escape(part, quote=False).replace("|", r"\|") for part in plain_and_code[::2]
+    ]
+    return "".join(plain_and_code)
+
+
 def _quoted(text: str) -> str:
+    return f"“{_harmless(text)}”"
+
+
+def _harmless(text: str) -> str:
     """Put a text in one line, with every sign that Markdown or HTML would read made harmless."""
-    line = html.escape(re.sub(r"\s+", " ", text).strip(), quote=False)
-    return "“" + MARKUP.sub(r"\\\g<0>", line) + "”"
+    line = re.sub(r"\s+", " ", "".join(c if c.isprintable() or c.isspace() else "�" for c in text))
+    return MARKUP.sub(r"\\\g<0>", html.escape(line.strip(), quote=False))

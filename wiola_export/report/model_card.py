@@ -15,7 +15,8 @@ RANDOM_WARNING = (
 _PURPOSES = {
     "tokenizer.json": "text to token ids and back",
     "report.json": "the measurements, for machines",
-    "report.md": "the measurements, for people",
+    "report.md": "the measurements, to read",
+    "report.html": "the measurements, to look at",
 }
 
 
@@ -75,7 +76,7 @@ Runtime can drive it without the runtime above."""
 def _measured(report: Report | None) -> Iterator[str]:
     if report is not None:
         yield "## Measured"
-        yield f"{verdict(report)} The whole report is in `report.md`."
+        yield f"{verdict(report)} The whole report is in `report.html`, and as text in `report.md`."
 
 
 def _files(manifest: Manifest) -> Iterator[str]:

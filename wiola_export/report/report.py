@@ -77,6 +77,7 @@ class Report:
         accuracy: None where it was not measured; always None for random weights.
         speed: None where it was not measured.
         tensors: Every stored matrix, in the order of the graph.
+        errors_missing: Why no matrix was compared with its float weights; empty where they were.
         calibration: On which texts the weights were rounded; None where they alone decided.
     """
 
@@ -86,6 +87,7 @@ class Report:
     sizes: Sizes
     coverage: Coverage
     tensors: tuple[TensorFigures, ...]
+    errors_missing: str
     calibration: CalibrationRecord | None
     speed: Speed | None
     machine: Machine
@@ -106,6 +108,7 @@ def make_report(  # noqa: PLR0913 - one argument for each thing that is measured
     speed: Speed | None,
     machine: Machine,
     errors: Mapping[str, float] = NOTHING,
+    errors_missing: str = "",
     sensitivity: Mapping[str, float] = NOTHING,
     calibration: CalibrationRecord | None = None,
 ) -> Report:
@@ -117,6 +120,7 @@ def make_report(  # noqa: PLR0913 - one argument for each thing that is measured
         speed: None where it was not measured.
         machine: Where it was measured.
         errors: Relative squared error by name of the stored matrix.
+        errors_missing: Why there are none.
         sensitivity: Mean KL divergence in nats that rounding one matrix alone costs, by name.
         calibration: On which texts the weights were rounded.
 
@@ -130,6 +134,7 @@ def make_report(  # noqa: PLR0913 - one argument for each thing that is measured
         sizes=measure_sizes(manifest),
         coverage=measure_coverage(manifest.quantization),
         tensors=list_tensors(manifest.quantization, errors, sensitivity),
+        errors_missing=errors_missing,
         calibration=calibration,
         speed=speed,
         machine=machine,
@@ -151,6 +156,7 @@ def figures_of(report: Report) -> dict[str, object]:
         **_size_figures(report.sizes),
         "coverage": dataclasses.asdict(report.coverage) | {"sentence": report.coverage.sentence()},
         "tensors": [dataclasses.asdict(tensor) for tensor in report.tensors],
+        "errors_missing": report.errors_missing,
         "calibration": dataclasses.asdict(report.calibration) if report.calibration else None,
         "speed": dataclasses.asdict(report.speed) if report.speed else None,
         "machine": dataclasses.asdict(report.machine),
