@@ -8,7 +8,7 @@ from wiola_export.errors import QuantizationError
 from wiola_export.quantize.formats import Blocks, FloatName
 from wiola_export.quantize.packing import pad_to_blocks
 from wiola_export.quantize.rounding import Codes, Floats32, round_blocks
-from wiola_export.quantize.spool import RoundedWeight
+from wiola_export.quantize.spool import RoundedWeight, check_scales
 from wiola_export.weights import Rows, ScaledWeight, StackedWeight, Weight
 
 Rounder = Callable[[Floats32, Blocks], Codes]
@@ -47,8 +47,11 @@ class Rounding:
         assert found.form == form, f"{weight.sources[0]} was rounded as {found.form}, not {form}"
         factor = weight.factor if isinstance(weight, ScaledWeight) else 1.0
         codes = found.read(start, stop)
-        scales = (codes.scales.astype(np.float32) * np.float32(factor)).astype(form.scales)
-        return Codes(codes.codes, scales, codes.zero_points)
+        with np.errstate(over="ignore"):  # an error of ours names the weight
+            scales = (codes.scales.astype(np.float32) * np.float32(factor)).astype(form.scales)
+        scaled = Codes(codes.codes, scales, codes.zero_points)
+        check_scales(weight.sources[0], scaled, form)
+        return scaled
 
 
 NEAREST = Rounding(round_blocks)

@@ -4,12 +4,14 @@ Axes: N rows, b blocks of a row, k weights of a block.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wiola_export.errors import QuantizationError
 from wiola_export.quantize.formats import Blocks
 from wiola_export.quantize.rounding import Codes
 
@@ -54,11 +56,17 @@ class Spool(Mapping[str, RoundedWeight]):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._numbers = itertools.count()
         self._weights: dict[str, RoundedWeight] = {}
 
     def put(self, name: str, codes: Codes, form: Blocks) -> None:
-        """Keep the codes of a tensor; a second time replaces the first."""
-        path = self._folder / f"codes-{len(self._weights)}.bin"
+        """Keep the codes of a tensor; a second time replaces the first.
+
+        Raises:
+            QuantizationError: A scale is beyond what its type holds.
+        """
+        check_scales(name, codes, form)
+        path = self._folder / f"codes-{next(self._numbers)}.bin"
         with path.open("wb") as file:
             for part in (codes.codes, codes.scales, codes.zero_points):
                 np.ascontiguousarray(part).tofile(file)
@@ -73,3 +81,16 @@ class Spool(Mapping[str, RoundedWeight]):
 
     def __len__(self) -> int:
         return len(self._weights)
+
+
+def check_scales(name: str, codes: Codes, form: Blocks) -> None:
+    """Refuse scales that have overflowed.
+
+    Raises:
+        QuantizationError: One has.
+    """
+    if not np.isfinite(codes.scales).all():
+        raise QuantizationError(
+            f"{name} has a scale beyond {form.scales}; check the checkpoint, or keep floating "
+            "point with --fp16 or --fp32"
+        )
