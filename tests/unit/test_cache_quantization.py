@@ -198,7 +198,7 @@ def test_a_cache_that_another_node_reads_is_refused():
     model.graph.append(ir.node("Abs", [past]))
 
     with pytest.raises(
-        LoweringError, match=r"past_key_values\.0\.key is read by Abs, GroupQueryAttention; only"
+        LoweringError, match=r"past_key_values\.0\.key is read by Abs, GroupQueryAttention; as"
     ):
         QuantizeCache(ones_for(model))(model)
 

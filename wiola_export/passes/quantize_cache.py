@@ -91,7 +91,9 @@ class QuantizeCache(ir.passes.InPlacePass):
 
 def _check_readers(past: ir.Value, present: ir.Value) -> None:
     """Refuse a cache that anything but its attention reads: it would take codes for numbers."""
-    readers = [use.node for value in (past, present) for use in value.uses()]
+    readers = [use.node.op_type for value in (past, present) for use in value.uses()]
     if len(readers) > 1:
-        others = ", ".join(sorted({reader.op_type for reader in readers}))
-        raise LoweringError(f"the cache {past.name} is read by {others}; only one can know int8")
+        raise LoweringError(
+            f"the cache {past.name} is read by {', '.join(sorted(readers))}; as int8 it can serve "
+            "one attention alone; keep it in floating point"
+        )
