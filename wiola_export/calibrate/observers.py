@@ -15,7 +15,7 @@ from onnxruntime.quantization.calibrate import HistogramCollector
 from wiola_export.quantize.formats import ActivationRange
 
 # Bins between −bound and +bound.
-BINS = 2048
+BINS = 1024
 # Levels that the entropy calibrator rounds to when it compares distributions.
 ENTROPY_LEVELS = 128
 # Share of the activations, in percent, that the percentile calibrator keeps in the range.
