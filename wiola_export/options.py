@@ -20,7 +20,7 @@ DATA_FREE = "none"
 CALIBRATED: frozenset[Method] = frozenset({"gptq", "awq", "awq-gptq"})
 DEFAULT_METHOD: Method = "gptq"
 # Schemes that multiply integers by integers, and how strongly activations are smoothed for them.
-DEFAULT_SMOOTHING: dict[Scheme, float] = {"dynamic": 0.5, "static": 0.5}
+DEFAULT_SMOOTHING: dict[Scheme, float] = {"dynamic": 0.75, "static": 0.75}
 DEFAULT_CALIBRATOR: Calibrator = "minmax"
 
 

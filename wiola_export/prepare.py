@@ -161,10 +161,7 @@ def _fit_activations(
     found = calibrator.calibrate(model, windows, folder, progress)
     policy = make_policy(options.quantization, options.target)
     ranges = {name: StaticRows(activations) for name, activations in found.ranges.items()}
-    return Prepared(
-        policy=dataclasses.replace(policy, planned={**ranges, **policy.planned}),
-        factors=found.factors,
-    )
+    return Prepared(policy=dataclasses.replace(policy, planned=ranges), factors=found.factors)
 
 
 def calibration_windows(

@@ -96,7 +96,10 @@ def test_every_option_arrives():
         ),
         (
             ["--int8", "--scheme", "float"],
-            "Invalid value for '--scheme': 'float' is not one of 'weight-only', 'dynamic'.",
+            (
+                "Invalid value for '--scheme': 'float' is not one of 'weight-only', 'dynamic', "
+                "'static'."
+            ),
         ),
         (
             ["--int4", "--block-size", "big"],

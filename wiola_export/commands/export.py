@@ -58,7 +58,7 @@ EXPORT_OPTIONS: list[click.Parameter] = [
     ),
     click.Option(
         ["--smooth"], metavar="ALPHA|none",
-        help="Move the spread of 8-bit activations into the weights, 0 to 1.  [0.5 with a text]",
+        help="Move the spread of 8-bit activations into the weights, 0 to 1.  [0.75 with a text]",
     ),
     click.Option(
         ["--calibrator"], type=click.Choice(get_args(Calibrator)),
