@@ -12,7 +12,7 @@ from wiola_export.progress import Progress, Silent
 from wiola_export.quantize.recipes import PartTensor
 from wiola_export.serialize import stored_bytes, write_model
 from wiola_export.source import Model
-from wiola_export.weights import Weight
+from wiola_export.weights import StackedWeight, Weight
 from wiola_runtime.manifest import QuantizedTensor, Target
 
 FloatPrecision = Literal["fp32", "fp16"]
@@ -49,7 +49,8 @@ class FloatGraph:
 
     Attributes:
         precision: `fp32`, or `fp16` where the target has no float32 kernels.
-        weights: What every matrix stands for, by its name in the graph.
+        weights: What every matrix is stacked from, by the checkpoint's tensor: which are stacked on
+            each other depends on how they are stored.
         size_bytes: What the weights take when written.
         write: Writes graph, weights, tokenizer and manifest into an empty folder; once.
     """
@@ -93,9 +94,7 @@ def build_float_graph(
 
 
 def _weights(graph: ir.Graph) -> dict[str, Weight]:
-    tensors = ((name, value.const_value) for name, value in graph.initializers.items())
-    return {
-        name.removesuffix(".values"): tensor.recipe.weight
-        for name, tensor in tensors
-        if isinstance(tensor, PartTensor)
-    }
+    tensors = (value.const_value for value in graph.initializers.values())
+    weights = [tensor.recipe.weight for tensor in tensors if isinstance(tensor, PartTensor)]
+    parts = [p for w in weights for p in (w.parts if isinstance(w, StackedWeight) else (w,))]
+    return {part.sources[0]: part for part in parts if len(part.sources) == 1}

@@ -1,6 +1,6 @@
 """How far the stored weights of each matrix are from the float ones."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ def measure_errors(
     Args:
         bundle: The folder.
         manifest: Lists the matrices.
-        weights: The float weight of each, by its name in the graph.
+        weights: The float weight that stands for each tensor of the checkpoint.
 
     Returns:
         The squared error as a share of the squared weights, by the manifest's names.
@@ -34,30 +34,17 @@ def measure_errors(
     """
     specs = manifest.quantization.tensors
     stored = open_matrices(bundle / manifest.graph.file, specs)
-    parts = _parts(weights.values())
-    return {
-        spec.name: relative_error(stored[spec.name], _expected(spec, parts)) for spec in specs
-    }
+    floats = {spec.name: _float_weight(spec, weights) for spec in specs}
+    return {name: relative_error(stored[name], weight) for name, weight in floats.items()}
 
 
-def _parts(weights: Iterable[Weight]) -> dict[str, Weight]:
-    """Return the float weights by the tensor that they come from: a plan may pack others."""
-    single = (
-        part
-        for weight in weights
-        for part in (weight.parts if isinstance(weight, StackedWeight) else (weight,))
-    )
-    return {part.sources[0]: part for part in single}
-
-
-def _expected(spec: QuantizedTensor, parts: Mapping[str, Weight]) -> Weight:
-    """Return the float weight that a matrix stands for."""
-    found = [parts[source] for source in spec.sources if source in parts]
-    weight = StackedWeight(tuple(found)) if len(found) != 1 else found[0]
-    if len(found) != len(spec.sources) or weight.shape != spec.shape:
-        has = f"one of shape {weight.shape}" if found else "none"
+def _float_weight(spec: QuantizedTensor, weights: Mapping[str, Weight]) -> Weight:
+    parts = tuple(weights[source] for source in spec.sources if source in weights)
+    weight = StackedWeight(parts) if parts else None
+    if weight is None or weight.shape != spec.shape:
+        found = "none" if weight is None else f"one of shape {weight.shape}"
         raise EvaluationError(
-            f"the float graph has {has} for {spec.name} of shape {spec.shape}; "
+            f"the float graph has {found} for {spec.name} of shape {spec.shape}; "
             "give the checkpoint that the bundle was made from"
         )
     return weight
