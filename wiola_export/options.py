@@ -21,7 +21,7 @@ CALIBRATED: frozenset[Method] = frozenset({"gptq", "awq", "awq-gptq"})
 DEFAULT_METHOD: Method = "gptq"
 # Schemes that multiply integers by integers, and how strongly activations are smoothed for them.
 DEFAULT_SMOOTHING: dict[Scheme, float] = {"dynamic": 0.75, "static": 0.75}
-DEFAULT_CALIBRATOR: Calibrator = "minmax"
+DEFAULT_CALIBRATOR: Calibrator = "percentile"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Quantization:
             something to calibrate on, else `nearest`.
         smooth: Strength of SmoothQuant, 0 to 1, or `none`; None takes the scheme's default where
             there is something to calibrate on.
-        calibrator: How the ranges of `static` are found; None takes `minmax`.
+        calibrator: How the ranges of `static` are found; None takes `percentile`.
     """
 
     precision: Precision

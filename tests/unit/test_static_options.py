@@ -45,7 +45,7 @@ def test_dynamic_ranges_need_no_text(choices):
 
 def test_static_ranges_are_calibrated_even_unsmoothed():
     assert options("static", smooth="none").calibrates
-    assert options("static").calibrator == "minmax"
+    assert options("static").calibrator == "percentile"
     assert options("static", calibrator="entropy").calibrator == "entropy"
     assert options("dynamic").calibrator is None
 

@@ -62,7 +62,7 @@ EXPORT_OPTIONS: list[click.Parameter] = [
     ),
     click.Option(
         ["--calibrator"], type=click.Choice(get_args(Calibrator)),
-        help="How --scheme static finds ranges.  [minmax]",
+        help="How --scheme static finds ranges.  [percentile]",
     ),
     click.Option(
         ["--block-size"], type=int, help="Weights per scale, 16 to 128.  [int8: 64; int4: 32]"
