@@ -28,7 +28,10 @@ def error(found, expected):
 
 
 def test_cached_and_full_passes_agree(bundle):
-    """Measured: static 0, dynamic 0.026. A rounded activation on the edge may fall to either side."""
+    """Measured: static 0, dynamic 0.026.
+
+    On other processors a rounded activation on the edge may fall to either side.
+    """
     scheme, graph = bundle
 
     full, _ = graph.all_at_once(IDS[:1])

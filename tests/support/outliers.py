@@ -1,4 +1,4 @@
-"""A checkpoint that computes what the demo does, with activations that are hard to round."""
+"""Weights that compute the same, with activations that are hard to round."""
 
 import json
 import shutil
@@ -15,19 +15,24 @@ READERS = {
 }
 
 
-def write_outliers(folder: Path, factor: float, channel: int = CHANNEL) -> Path:
-    """Make one channel of every normed input `factor` times as large, and its readers as deaf.
+def disturbed(tensors, layers: int, factor: float, channel: int = CHANNEL):
+    """Return float32 weights in which one channel of every normed input is larger.
 
-    Weights are float32, so that the columns keep their precision.
+    What reads it is as much smaller: the model computes the same.
     """
-    shutil.copytree(DEMO, folder)
-    tensors = load_file(DEMO / "model.safetensors")
     weights = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
-    config = json.loads((DEMO / "config.json").read_text())
-    for layer in range(config["num_hidden_layers"]):
+    for layer in range(layers):
         for norm, readers in READERS.items():
             weights[f"model.layers.{layer}.{norm}.weight"][channel] *= factor
             for reader in readers:
                 weights[f"model.layers.{layer}.{reader}.weight"][:, channel] /= factor
+    return weights
+
+
+def write_outliers(folder: Path, factor: float) -> Path:
+    """Write the demo with such a channel."""
+    shutil.copytree(DEMO, folder)
+    layers = json.loads((DEMO / "config.json").read_text())["num_hidden_layers"]
+    weights = disturbed(load_file(DEMO / "model.safetensors"), layers, factor)
     save_file(weights, folder / "model.safetensors")
     return folder

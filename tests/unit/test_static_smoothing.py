@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import oracles
 from support.graphs import GraphRunner, distance
+from support.outliers import disturbed
+from support.progress import Recording
 
 from wiola_export import pipeline
 from wiola_export.calibrate import observers
-from wiola_export.calibrate.activations import ActivationCalibrator
+from wiola_export.calibrate.activations import ActivationCalibrator, too_few_levels
 from wiola_export.calibrate.smooth import smoothing_scales
 from wiola_export.errors import QuantizationError
 from wiola_export.families.layered import Rescaling
@@ -167,6 +169,36 @@ def test_the_number_of_windows_is_without_effect_where_they_are_the_same(checkpo
 
     for name, activations in one.ranges.items():
         assert many.ranges[name].scale == pytest.approx(activations.scale, rel=1e-4), name
+
+
+def test_channels_that_dwarf_the_others_are_told():
+    """Where smoothing reaches, it is the way out; the rest is left to blocks."""
+    levels = {"a.weight": 13.0, "b.weight": 0.44, "c.weight": 3.9}
+
+    assert too_few_levels({"a.weight": 13.0}, None) is None
+    assert too_few_levels(levels, None) == (
+        "single channels dwarf the others in 2 of 3 inputs: half of what b reads stays within "
+        "0.4 of 255 steps; smooth them with --smooth 0.75, or take --scheme weight-only "
+        "--method awq"
+    )
+    assert too_few_levels(levels, 0.75).endswith(
+        " within 0.4 of 255 steps; take --scheme weight-only --method awq"
+    )
+
+
+@pytest.mark.parametrize(("smoothing", "warnings"), [(None, 1), (0.75, 0)])
+def test_smoothing_leaves_no_warning(tmp_path, smoothing, warnings):
+    case = oracles.load("gqa3")
+    weights = disturbed(case.weights, case.config.num_hidden_layers, 300)
+    checkpoint = oracles.write_checkpoint(case, tmp_path / "checkpoint", weights)
+    (tmp_path / "states").mkdir()
+    progress = Recording()
+
+    calibrator = ActivationCalibrator(smoothing=smoothing, calibrator=None)
+    model = find_model(Source(checkpoint=checkpoint))
+    calibrator.calibrate(model, case.input_ids, tmp_path / "states", progress)
+
+    assert len(progress.warnings) == warnings
 
 
 def test_activations_that_are_not_finite_are_named(tmp_path):

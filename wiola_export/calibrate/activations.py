@@ -4,7 +4,7 @@ Axes: W windows, B windows of a group, T tokens of a window, K features.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wiola_export.calibrate.extent import Extent, extents_of
 from wiola_export.calibrate.hidden import HiddenStates, window_groups
 from wiola_export.calibrate.observers import HistogramObserver
 from wiola_export.calibrate.rescale import Scales, at_reader, note, rescaled
 from wiola_export.calibrate.smooth import smoothing_scales
 from wiola_export.calibrate.taps import Stage, inputs_of, stages
-from wiola_export.errors import QuantizationError
 from wiola_export.families.layerwise import LoadedLayer
 from wiola_export.options import Calibrator
 from wiola_export.progress import Progress
@@ -25,6 +25,10 @@ from wiola_export.quantize.formats import ActivationRange
 from wiola_export.reference import open_executor, read_tensor
 from wiola_export.source import Model
 from wiola_export.weights import Factors
+
+# Steps from zero that half of the features should reach: fewer is two bits and a sign. Without
+# outliers the demo's inputs reach 13 and more, with an outlier of 300 times their size 0.5.
+FEWEST_LEVELS = 4.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,31 +43,6 @@ class Activations:
 
     factors: Mapping[str, Factors]
     ranges: Mapping[str, ActivationRange]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Extent:
-    """Smallest and largest activation of every feature, (K,)."""
-
-    low: Tensor
-    high: Tensor
-
-    @property
-    def largest(self) -> Tensor:
-        """The largest absolute value of every feature, (K,)."""
-        return torch.maximum(-self.low, self.high)
-
-    def joined(self, other: "Extent") -> "Extent":
-        """Return the extent of both."""
-        return Extent(torch.minimum(self.low, other.low), torch.maximum(self.high, other.high))
-
-    def divided(self, scales: Tensor) -> "Extent":
-        """Return the extent of activations whose features are divided by scales (K,)."""
-        return Extent(self.low / scales, self.high / scales)
-
-    def spanning(self) -> ActivationRange:
-        """Return the range that holds all of them."""
-        return ActivationRange.spanning(float(self.low.min()), float(self.high.max()))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,36 +74,41 @@ class ActivationCalibrator:
         executor = open_executor(model, lambda name: read_tensor(model, name))
         factors: dict[str, Factors] = {}
         ranges: dict[str, ActivationRange] = {}
+        levels: dict[str, float] = {}
         with torch.no_grad():
             weights = executor.head_weights()
             groups = window_groups(windows)
             states = HiddenStates((executor.embed(ids, weights) for ids in groups), folder)
             for layer in progress.track(executor.layers(), executor.num_layers):
-                scales, found = self.layer(layer, states)
+                scales, extents = self._smoothed(layer, states)
+                found = self._ranges(layer, states, extents, rescaled(scales, layer.weights))
                 for rescaling, values in scales:
                     note(factors, layer, rescaling, values)
-                ranges |= {layer.full_name(name): one for name, one in found.items()}
+                ranges |= {layer.full_name(name): found[stage] for stage in found for name in stage}
+                levels |= {layer.full_name(stage[0]): one.levels for stage, one in extents.items()}
                 for index, hidden in enumerate(states):
                     states[index] = layer.run(hidden)
+        if warning := too_few_levels(levels, self.smoothing):
+            progress.warn(warning)
         return Activations(factors=factors, ranges=ranges)
 
-    def layer(
+    def _smoothed(
         self, layer: LoadedLayer, states: HiddenStates
-    ) -> tuple[Scales, dict[str, ActivationRange]]:
-        """Return the rescalings of one layer, and the ranges of its matrices' inputs."""
+    ) -> tuple[Scales, dict[Stage, Extent]]:
+        """Return the rescalings of one layer, and how far its matrices' inputs reach then."""
         groups = stages(layer, states[0])
-        extents = _extents(layer, groups, states)
+        extents = extents_of(layer, groups, states)
         scales: Scales = []
-        if self.smoothing is not None:
-            for rescaling in layer.layer.rescalings:
-                readers = rescaling.readers
-                (stage,) = (stage for stage in groups if set(stage) == set(readers))
-                largest = extents[stage].largest
-                found = smoothing_scales(rescaling, layer.weights, largest, self.smoothing)
-                scales.append((rescaling, found))
-                extents[stage] = extents[stage].divided(at_reader(rescaling, found))
-        ranges = self._ranges(layer, states, extents, rescaled(scales, layer.weights))
-        return scales, {name: ranges[stage] for stage in ranges for name in stage}
+        strength = self.smoothing
+        if strength is None:
+            return scales, extents
+        for rescaling in layer.layer.rescalings:
+            (stage,) = (stage for stage in groups if set(stage) == set(rescaling.readers))
+            largest = extents[stage].largest
+            found = smoothing_scales(rescaling, layer.weights, largest, strength)
+            scales.append((rescaling, found))
+            extents[stage] = extents[stage].divided(at_reader(rescaling, found))
+        return scales, extents
 
     def _ranges(
         self,
@@ -149,20 +133,20 @@ class ActivationCalibrator:
         return {stage: observer.range() for stage, observer in observers.items()}
 
 
-def _extents(
-    layer: LoadedLayer, groups: Sequence[Stage], states: HiddenStates
-) -> dict[Stage, Extent]:
-    """Return the extent of the input of each group of weights."""
-    found: dict[Stage, Extent] = {}
-    for hidden in states:
-        for stage, x in inputs_of(layer, groups, hidden, layer.weights).items():
-            flat = x.reshape(-1, x.shape[-1])
-            extent = Extent(flat.amin(dim=0), flat.amax(dim=0))
-            found[stage] = found[stage].joined(extent) if stage in found else extent
-    for stage, extent in found.items():
-        if not extent.largest.isfinite().all():
-            raise QuantizationError(
-                f"the input of {layer.full_name(stage[0])} is not finite in the float model; "
-                "check the checkpoint, or keep activations in floating point: --scheme weight-only"
-            )
-    return found
+def too_few_levels(levels: Mapping[str, float], smoothing: float | None) -> str | None:
+    """Say where one channel is so large that the others are rounded to a few steps.
+
+    Args:
+        levels: For the input of each matrix, the steps that its median feature reaches.
+        smoothing: Strength at which the inputs are smoothed already.
+    """
+    few = {name: steps for name, steps in levels.items() if steps < FEWEST_LEVELS}
+    if not few:
+        return None
+    worst = min(few, key=few.__getitem__)
+    smooth = "smooth them with --smooth 0.75, or " if smoothing is None else ""
+    return (
+        f"single channels dwarf the others in {len(few)} of {len(levels)} inputs: half of what "
+        f"{worst.removesuffix('.weight')} reads stays within {few[worst]:.1f} of 255 steps; "
+        f"{smooth}take --scheme weight-only --method awq"
+    )
