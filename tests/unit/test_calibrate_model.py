@@ -220,7 +220,7 @@ def test_files_windows_in_groups_and_repetition_change_nothing(open_case, tmp_pa
         found = codes_by_name(prepared)
 
     assert found.keys() == expected.keys()
-    assert len(list((tmp_path / "files").rglob("hidden-*.npy"))) == 2 * 3
+    assert len(list((tmp_path / "files").rglob("group-*.npy"))) == 2 * 3
     for name, codes in expected.items():
         for part in ("codes", "scales", "zero_points"):
             np.testing.assert_array_equal(getattr(found[name], part), getattr(codes, part))

@@ -61,17 +61,13 @@ def calibrate(
         progress: Is told what goes on.
     """
     executor = open_executor(model, lambda name: read_tensor(model, name))
-    quantizer = LayerQuantizer(method=method, policy=policy, spool=Spool(folder))
+    quantizer = LayerQuantizer(method=method, policy=policy, spool=Spool(folder), folder=folder)
     factors: dict[str, Factors] = {}
     with torch.no_grad():
         streams = _embed(executor, windows, policy, folder)
         for layer in progress.track(executor.layers(), executor.num_layers):
-            weights, rescalings = quantizer.quantize(layer, streams)
-            for rescaling, scales in rescalings:
+            for rescaling, scales in quantizer.quantize(layer, streams):
                 note(factors, layer, rescaling, scales)
-            for index in range(len(streams.original)):
-                streams.quantized[index] = layer.run(streams.quantized[index], weights)
-                streams.original[index] = layer.run(streams.original[index])
     return Calibration(rounded=quantizer.spool, factors=factors)
 
 
@@ -84,9 +80,8 @@ def _embed(
     groups = window_groups(windows)
 
     def states(weights: Mapping[str, Tensor], name: str) -> HiddenStates:
-        place = folder / name
-        place.mkdir()
-        return HiddenStates((executor.embed(ids, weights) for ids in groups), place)
+        embedded = (executor.embed(ids, weights) for ids in groups)
+        return HiddenStates(embedded, folder / name)
 
     return Streams(quantized=states(stored, "quantized"), original=states(weights, "original"))
 

@@ -4,16 +4,17 @@ Axes: N rows, K features.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from wiola_export.calibrate.gptq import corrected, gptq
-from wiola_export.calibrate.hidden import HiddenStates
+from wiola_export.calibrate.hidden import HiddenStates, TensorGroups
 from wiola_export.calibrate.moments import Moments
-from wiola_export.calibrate.rescale import find_scales, rescaled
-from wiola_export.calibrate.taps import Stage, input_of, stages
+from wiola_export.calibrate.rescale import at_reader, find_scales, rescaled
+from wiola_export.calibrate.taps import Stage, input_of, run_tapped, stages
 from wiola_export.families.layered import Rescaling
 from wiola_export.families.layerwise import LoadedLayer
 from wiola_export.options import Method
@@ -39,50 +40,59 @@ class LayerQuantizer:
         method: `gptq` moves rounding errors to later features, `awq` scales features first.
         policy: Which weight is stored how.
         spool: Takes the rounded weights.
+        folder: Takes what the float model's matrices read, while a layer is quantized.
     """
 
     method: Method
     policy: Policy
     spool: Spool
+    folder: Path
 
-    def quantize(
-        self, layer: LoadedLayer, streams: Streams
-    ) -> tuple[dict[str, Tensor], list[tuple[Rescaling, Tensor]]]:
-        """Quantize one layer.
-
-        Returns:
-            Its weights as they will be computed with, and the rescalings made.
-        """
+    def quantize(self, layer: LoadedLayer, streams: Streams) -> list[tuple[Rescaling, Tensor]]:
+        """Quantize one layer, take the streams behind it, and return the rescalings made."""
         groups = stages(layer, streams.original[0])
-        scales = self._scales(layer, groups, streams) if "awq" in self.method else []
-        original = rescaled(scales, layer.weights)
-        weights = dict(original)
+        inputs = self._run_original(layer, groups, streams.original)
+        scales = self._scales(layer, inputs) if "awq" in self.method else []
+        divisors = _divisors(scales)
+        weights = rescaled(scales, layer.weights)
         for stage in groups:
             forms = self._forms(layer, stage)
             if forms:
-                weights |= self._stage(layer, forms, streams, (original, weights))
-        return weights, scales
+                original = ((x[0] / divisors.get(stage[0], 1.0)) for x in inputs[stage])
+                weights |= self._stage(layer, forms, (streams.quantized, original), weights)
+            inputs[stage].clear()
+        for index in range(len(streams.quantized)):
+            streams.quantized[index] = layer.run(streams.quantized[index], weights)
+        return scales
+
+    def _run_original(
+        self, layer: LoadedLayer, groups: Sequence[Stage], original: HiddenStates
+    ) -> dict[Stage, TensorGroups]:
+        """Take the float stream behind a layer, and keep what each stage reads on the way."""
+        inputs = {stage: TensorGroups(self.folder / f"stage-{i}") for i, stage in enumerate(groups)}
+        for index in range(len(original)):
+            hidden = original[index]
+            original[index], found = run_tapped(layer, groups, hidden, layer.weights)
+            for stage, x in found.items():
+                inputs[stage].append((x,))
+        return inputs
 
     def _stage(
         self,
         layer: LoadedLayer,
         forms: Mapping[str, Blocks],
-        streams: Streams,
-        weights: tuple[Mapping[str, Tensor], Mapping[str, Tensor]],
+        streams: tuple[HiddenStates, Iterable[Tensor]],
+        weights: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
         """Round the weights that read one input."""
-        original, quantized = weights
         first = next(iter(forms))
         moments = None
         if "gptq" in self.method:
-            moments = Moments(original[first].shape[1])
-            for theirs, ours in zip(streams.quantized, streams.original, strict=True):
-                moments.add(
-                    input_of(layer, first, theirs, quantized),
-                    input_of(layer, first, ours, original),
-                )
+            moments = Moments(weights[first].shape[1])
+            for hidden, original in zip(*streams, strict=True):
+                moments.add(input_of(layer, first, hidden, weights), original)
         return {
-            name: self._weight(layer.full_name(name), original[name], form, moments)
+            name: self._weight(layer.full_name(name), weights[name], form, moments)
             for name, form in forms.items()
         }
 
@@ -107,7 +117,7 @@ class LayerQuantizer:
         return {name: form for name, form in forms.items() if isinstance(form, Blocks)}
 
     def _scales(
-        self, layer: LoadedLayer, groups: Sequence[Stage], streams: Streams
+        self, layer: LoadedLayer, inputs: Mapping[Stage, TensorGroups]
     ) -> list[tuple[Rescaling, Tensor]]:
         """Find the scales of every freedom of the layer, on what the float model gives."""
         found: list[tuple[Rescaling, Tensor]] = []
@@ -115,11 +125,19 @@ class LayerQuantizer:
             forms = self._forms(layer, rescaling.readers)
             if not forms:
                 continue
-            assert any(set(rescaling.readers) == set(stage) for stage in groups)
-            moments = Moments(layer.weights[rescaling.readers[0]].shape[1])
-            for hidden in streams.original:
-                x = input_of(layer, rescaling.readers[0], hidden, layer.weights)
+            (stage,) = (stage for stage in inputs if set(stage) == set(rescaling.readers))
+            moments = Moments(layer.weights[stage[0]].shape[1])
+            for (x,) in inputs[stage]:
                 moments.add(x, x)
             mean = moments.inputs / moments.tokens
             found.append((rescaling, find_scales(rescaling, layer.weights, mean, forms)))
         return found
+
+
+def _divisors(scales: Sequence[tuple[Rescaling, Tensor]]) -> dict[str, Tensor]:
+    """Return what the inputs of weights are divided by, by the weights' names."""
+    return {
+        name: at_reader(rescaling, factors)
+        for rescaling, factors in scales
+        for name in rescaling.readers
+    }

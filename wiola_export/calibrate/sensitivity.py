@@ -144,7 +144,6 @@ def _through_embedding(
 
 
 def _spill(groups: Iterator[Hidden], folder: Path) -> HiddenStates:
-    folder.mkdir()
     return HiddenStates(groups, folder, in_memory_bytes=0)
 
 

@@ -64,10 +64,17 @@ def inputs_of(
     layer: LoadedLayer, groups: Sequence[Stage], hidden: Hidden, weights: Mapping[str, Tensor]
 ) -> dict[Stage, Tensor]:
     """Run a layer, and return what each group of weights reads, (B, …, K)."""
+    return run_tapped(layer, groups, hidden, weights)[1]
+
+
+def run_tapped(
+    layer: LoadedLayer, groups: Sequence[Stage], hidden: Hidden, weights: Mapping[str, Tensor]
+) -> tuple[Hidden, dict[Stage, Tensor]]:
+    """Run a layer; return what it gives, and what each group of weights reads, (B, …, K)."""
     found: dict[str, Tensor] = {}
     with _taps(layer, {group[0]: found.__setitem__ for group in groups}):
-        layer.run(hidden, weights)
-    return {group: found[group[0]] for group in groups}
+        result = layer.run(hidden, weights)
+    return result, {group: found[group[0]] for group in groups}
 
 
 @contextlib.contextmanager
