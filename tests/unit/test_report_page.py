@@ -4,6 +4,7 @@ import dataclasses
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 from support.manifests import (
     ACCURACY,
@@ -16,6 +17,8 @@ from support.manifests import (
     random_manifest,
 )
 
+from wiola_export.evaluate.divergence import TokenScores
+from wiola_export.evaluate.drop import summarize
 from wiola_export.evaluate.greedy import Continuation
 from wiola_export.report import make_report, to_markdown
 from wiola_export.report.page import inline, sides, to_html
@@ -187,6 +190,29 @@ def test_replies_are_cut_where_they_part():
     assert (cut.common, cut.reference, cut.candidate) == (" that he ", "had been", "was not")
     assert cut.where == "token 3 of 4 is the first to differ"
     assert sides(ACCURACY.continuations[1]).where == "all 4 tokens alike"
+
+
+def test_a_bundle_that_loses_nothing_at_all_is_drawn_too():
+    zeros = np.zeros((9, 20))
+    exact = summarize(
+        TokenScores(
+            reference_nats=zeros + 3, candidate_nats=zeros + 3, kl_nats=zeros,
+            same_top1=zeros == 0, same_top5=np.ones_like(zeros, np.float32),
+        )
+    )  # fmt: skip
+    report = report_on(accuracy=dataclasses.replace(ACCURACY, drop=exact), errors={})
+
+    assert "100.00 %" in page_of(report)
+    assert "100.00 %" in page_of(report, report, report_on())
+
+
+def test_long_names_leave_room_for_the_pictures_and_stay_apart():
+    names = ["a" * 200, "a" * 199 + "b"]
+    svg = to_html({name: report_on() for name in names})
+
+    cut = "a" * 31 + "…"
+    assert f">{cut}<" in svg
+    assert f">{cut} #2<" in svg
 
 
 def test_several_bundles_have_an_overview_in_front():

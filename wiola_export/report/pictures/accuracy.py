@@ -13,6 +13,7 @@ from wiola_export.report.pictures.canvas import (
     INK,
     MUTED,
     PAPER,
+    above_zero,
     colours,
     draw,
     grid_of_x,
@@ -53,7 +54,8 @@ def _mark(axes: Axes, kl: Divergence) -> None:
     """Mark three figures of the table in the histogram."""
     marks = {"median": kl.median, "mean": kl.mean, "99 %": kl.p99}
     sides = (("right", -3), ("left", 3), ("left", 3))  # median and mean are often neighbours
-    for (side, offset), (name, value) in zip(sides, marks.items(), strict=True):
+    for (side, offset), (name, nats) in zip(sides, marks.items(), strict=True):
+        value = max(nats, float(histogram_borders()[0]))  # as the first bin does
         axes.axvline(value, color=MUTED, linewidth=0.8, linestyle=(0, (3, 2)))
         axes.annotate(
             name, (value, 1), (offset, -1), xycoords=axes.get_xaxis_transform(),
@@ -77,7 +79,7 @@ def positions(key: str, drops: Mapping[str, Drop]) -> str:
         for colour, (name, drop) in zip(colours(len(drops)), drops.items(), strict=True):
             middles = [(b.start + b.stop - 1) / 2 for b in drop.positions]
             agreement = [b.top1_agreement for b in drop.positions]
-            nats = [b.kl_nats for b in drop.positions]
+            nats = [b.kl_nats if len(drops) == 1 else above_zero(b.kl_nats) for b in drop.positions]
             above.plot(middles, agreement, color=colour, marker="o", markersize=3.5, label=name)
             below.plot(middles, nats, color=colour, marker="o", markersize=3.5)
         lowest = min(b.top1_agreement for drop in drops.values() for b in drop.positions)
@@ -85,8 +87,12 @@ def positions(key: str, drops: Mapping[str, Drop]) -> str:
         above.yaxis.set_major_formatter(lambda value, _: f"{value * 100:.3g} %")
         above.set_ylabel("same token")
         below.margins(y=0.15)
-        below.set_ylim(bottom=0)
-        below.yaxis.set_major_formatter(lambda value, _: f"{value:.2g}")
+        if len(drops) > 1:  # whose divergences may be powers of ten apart
+            below.set_yscale("log")
+            powers_of_ten(below.yaxis)
+        else:
+            below.set_ylim(bottom=0)
+            below.yaxis.set_major_formatter(lambda value, _: f"{value:.2g}")
         below.set_ylabel("KL, nats")
         below.set_xlabel("tokens before the prediction")
         below.set_xlim(left=0)

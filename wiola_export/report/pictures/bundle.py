@@ -16,6 +16,7 @@ from wiola_export.report.pictures.canvas import (
     MUTED,
     PAPER,
     SERIES,
+    above_zero,
     colours,
     draw,
     grid_of_x,
@@ -154,20 +155,22 @@ def frontier(key: str, points: Sequence[Point]) -> str:
         axes = figure.subplots()
         best = unbeaten(points)
         axes.plot(
-            [p.size_bytes / MIB for p in best], [p.kl_nats for p in best], color=MUTED,
+            [p.size_bytes / MIB for p in best], [above_zero(p.kl_nats) for p in best], color=MUTED,
             linewidth=1, linestyle=(0, (3, 2)), drawstyle="steps-post",
         )  # fmt: skip
         order = sorted(points, key=lambda p: p.size_bytes)
         for colour, point in zip(colours(len(points)), points, strict=True):
             x = point.size_bytes / MIB
             if point.interval is not None:
-                ends = [point.interval.low, point.interval.high]
+                ends = [above_zero(point.interval.low), above_zero(point.interval.high)]
                 axes.plot([x, x], ends, color=colour, alpha=0.4, linewidth=5,
                           solid_capstyle="round")  # fmt: skip
-            axes.plot(x, point.kl_nats, "o", color=colour, markersize=8, markeredgecolor=PAPER)
+            axes.plot(
+                x, above_zero(point.kl_nats), "o", color=colour, markersize=8, markeredgecolor=PAPER
+            )
             above = order.index(point) % 2 == 0  # neighbours write on different sides
             axes.annotate(
-                point.name, (x, point.kl_nats), (7, 6 if above else -13),
+                point.name, (x, above_zero(point.kl_nats)), (7, 6 if above else -13),
                 textcoords="offset points",
             )  # fmt: skip
         axes.set_yscale("log")

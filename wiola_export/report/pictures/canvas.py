@@ -18,7 +18,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 INK, MUTED, FAINT, PAPER = "#010101", "#010102", "#010103", "#010104"
 ACCENT, WARM = "#010105", "#010106"
-SERIES = ("#010111", "#010112", "#010113", "#010114", "#010115", "#010116")
+SERIES = tuple(f"#0101{number:02x}" for number in range(0x11, 0x19))
 _VARIABLES = {
     INK: "ink", MUTED: "muted", FAINT: "faint", PAPER: "paper", ACCENT: "accent", WARM: "warm",
     **{colour: f"series-{number}" for number, colour in enumerate(SERIES, start=1)},
@@ -52,6 +52,8 @@ _STYLE: dict[Any, Any] = {
 }
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 FINE_DECADES = 1.5
+SMALLEST_NATS = 1e-10
+LONGEST_NAME = 32
 _METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
@@ -85,10 +87,20 @@ def colours(count: int) -> list[str]:
     return [ACCENT] if count == 1 else [SERIES[i % len(SERIES)] for i in range(count)]
 
 
+def short(name: str) -> str:
+    """Cut a name that would leave no room for the picture."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+
+
 def grid_of_x(axes: Axes) -> None:
     """Let lines stand on the values of x instead of lying on those of y."""
     axes.grid(visible=False, axis="y")
     axes.grid(visible=True, axis="x")
+
+
+def above_zero(nats: float) -> float:
+    """Return a value that a logarithmic axis can show; nothing at all stands at its lower end."""
+    return max(nats, SMALLEST_NATS)
 
 
 def powers_of_ten(axis: Axis) -> None:

@@ -2,13 +2,17 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from wiola_export.evaluate.drop import Drop
+from wiola_export.report.overview import unique_names
 from wiola_export.report.pictures.accuracy import divergences, positions, ratios
 from wiola_export.report.pictures.bundle import Cell, Point, frontier, heat_map, size_by_part
+from wiola_export.report.pictures.canvas import short
 from wiola_export.report.report import Accuracy, Report
 from wiola_export.report.tensors import TensorFigures
 
+Item = TypeVar("Item")
 FEWEST_POINTS = 2
 
 
@@ -52,12 +56,12 @@ def overview_pictures(named: Mapping[str, Report]) -> Iterator[Picture]:
 
 
 def _point(name: str, report: Report, drop: Drop) -> Point:
-    return Point(name, report.sizes.total_bytes, drop.kl_nats.mean, drop.intervals.kl_nats)
+    return Point(short(name), report.sizes.total_bytes, drop.kl_nats.mean, drop.intervals.kl_nats)
 
 
 def _divergences(drops: Mapping[str, Drop], key: str) -> Picture:
     return Picture(
-        divergences(key, drops),
+        divergences(key, _short(drops)),
         "How far the predictions of single tokens are from the float model's; each line to the "
         "right is ten times as far.",
     )
@@ -65,9 +69,14 @@ def _divergences(drops: Mapping[str, Drop], key: str) -> Picture:
 
 def _positions(drops: Mapping[str, Drop], key: str) -> Picture:
     return Picture(
-        positions(key, drops),
+        positions(key, _short(drops)),
         "Whether the loss grows with the context: a slope would mean that errors add up.",
     )
+
+
+def _short(named: Mapping[str, Item]) -> dict[str, Item]:
+    """Cut long names, and keep them apart."""
+    return dict(zip(unique_names([short(name) for name in named]), named.values(), strict=True))
 
 
 def _ratios(accuracy: Accuracy, key: str) -> Picture:
@@ -76,7 +85,7 @@ def _ratios(accuracy: Accuracy, key: str) -> Picture:
         ("all texts" if accuracy.by_text else "the text", drop.ppl_ratio, drop.intervals.ppl_ratio)
     ]
     rows += [
-        (text.name, one.ppl_ratio, one.intervals.ppl_ratio)
+        (short(text.name), one.ppl_ratio, one.intervals.ppl_ratio)
         for text, one in zip(accuracy.texts, accuracy.by_text, strict=False)
     ]
     return Picture(
@@ -87,21 +96,21 @@ def _ratios(accuracy: Accuracy, key: str) -> Picture:
 
 
 def _sizes(reports: Mapping[str, Report], key: str) -> Picture:
-    sizes = {name: report.sizes for name, report in reports.items()}
+    sizes = _short({name: report.sizes for name, report in reports.items()})
     return Picture(
         size_by_part(key, sizes), "What takes how much; dashed, the same with float16 matrices."
     )
 
 
 def _heat_maps(tensors: Sequence[TensorFigures], key: str) -> Iterator[Picture]:
-    errors = [Cell(t.kind, t.layer, t.relative_error) for t in tensors if t.relative_error]
+    errors = [Cell(short(t.kind), t.layer, t.relative_error) for t in tensors if t.relative_error]
     if errors:
         yield Picture(
             heat_map(f"{key}-error", errors),
             "Squared error of the stored weights as a share of the squared float weights; deeper "
             "is worse.",
         )
-    nats = [Cell(t.kind, t.layer, t.sensitivity_nats) for t in tensors if t.sensitivity_nats]
+    nats = [Cell(short(t.kind), t.layer, t.sensitivity_nats) for t in tensors if t.sensitivity_nats]
     if nats:
         yield Picture(
             heat_map(f"{key}-sensitivity", nats),
