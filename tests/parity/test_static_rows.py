@@ -9,6 +9,8 @@ from support import calibrated
 from support.checkpoint_folder import DEMO
 from support.graphs import GraphRunner
 
+from wiola_runtime.manifest import Manifest
+
 pytestmark = pytest.mark.slow
 
 IDS = np.random.default_rng(1).integers(8, 4096, (2, 64))
@@ -50,3 +52,18 @@ def test_a_neighbour_changes_a_row_only_within_tolerance(bundle):
 
     assert error(after[0], before[0]) < {"static": 0.01, "dynamic": 0.1}[scheme]
     assert error(after[1], before[1]) > 0.5
+
+
+def test_both_targets_compute_the_same_with_static_ranges(tmp_path):
+    """Packed or not, with kernels of ONNX Runtime or in its standard operators."""
+    folders = [
+        calibrated.export(DEMO, tmp_path / target, scheme="static", target=target)
+        for target in ("cpu", "portable")
+    ]
+
+    cpu, portable = (GraphRunner(folder / "model.onnx") for folder in folders)
+
+    assert error(portable.all_at_once(IDS)[0], cpu.all_at_once(IDS)[0]) < 0.02
+    for folder in folders:
+        tensors = Manifest.read(folder).quantization.tensors
+        assert {tensor.bits for tensor in tensors} == {8}
