@@ -11,8 +11,6 @@ from wiola_export.progress import Silent
 from wiola_export.source import find_model
 
 FEW = CalibrationOptions(windows=16)
-# Ranges that are found at each call need no text, unless they are smoothed.
-NEEDED = {"dynamic": CalibrationOptions(), "static": FEW}
 
 
 def export(checkpoint, out, *, calibration=FEW, target="cpu", **quantization):
