@@ -29,8 +29,8 @@ def golden(request):
 def demo_export(tmp_path_factory):
     """Export the demo to INT8 as a user does; return the finished process."""
     folder = tmp_path_factory.mktemp("demo") / "demo-int8"
-    options = ["--variant", "demo", "--int8", "--calibration", "none", "--no-report", "--out", folder]
-    return process.run(*options)
+    options = ["--variant", "demo", "--int8", "--calibration", "none", "--no-report"]
+    return process.run(*options, "--out", folder)
 
 
 @pytest.fixture(scope="session")

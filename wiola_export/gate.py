@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from wiola_export.budget import Budget
 from wiola_export.errors import AccuracyError
+from wiola_export.options import Budget
 from wiola_export.report.report import Report
 from wiola_export.report.tensors import TensorFigures
 

@@ -14,6 +14,8 @@ from wiola_export.errors import OptionError
 from wiola_runtime.errors import BundleError
 from wiola_runtime.manifest import FILE_NAME
 
+DATA_FREE = ("--calibration", "none")
+
 
 @pytest.fixture(autouse=True)
 def _trace_once(monkeypatch):
@@ -136,7 +138,7 @@ def test_an_unknown_variant_is_an_error_without_a_notice(capsys):
 def test_the_default_folder_and_json(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    code = main(["--variant", "demo", "--int4", "--no-report", "--json"])
+    code = main(["--variant", "demo", "--int4", *DATA_FREE, "--no-report", "--json"])
 
     out, err = capsys.readouterr()
     found = json.loads(out)
@@ -148,8 +150,8 @@ def test_the_default_folder_and_json(tmp_path, capsys, monkeypatch):
 
 def test_force_replaces_a_bundle(tmp_path, capsys):
     out = ["--out", str(tmp_path / "b"), "--no-report", "--quiet"]
-    assert main(["--variant", "demo", "--int8", *out]) == 0
-    assert main(["--variant", "demo", "--int4", "--force", *out]) == 0
+    assert main(["--variant", "demo", "--int8", *DATA_FREE, *out]) == 0
+    assert main(["--variant", "demo", "--int4", "--force", *DATA_FREE, *out]) == 0
 
     assert json.loads((tmp_path / "b" / FILE_NAME).read_text())["precision"] == "int4"
     capsys.readouterr()

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from wiola_export.budget import Budget
 from wiola_export.calibrate.sensitivity import Costs, measure_sensitivity
 from wiola_export.errors import OptionError
-from wiola_export.options import BLOCK_SIZES
+from wiola_export.options import BLOCK_SIZES, Budget
 from wiola_export.progress import Progress
 from wiola_export.quantize.formats import Blocks, Floats, Format
 from wiola_export.quantize.plan import (

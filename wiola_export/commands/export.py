@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from wiola_calibration.corpus import PACKAGED
-from wiola_export.budget import Budget
 from wiola_export.errors import OptionError
 from wiola_export.options import (
     DATA_FREE,
+    Budget,
     CalibrationOptions,
     Calibrator,
     ExportOptions,
@@ -65,7 +65,7 @@ EXPORT_OPTIONS: list[click.Parameter] = [
         help="How --scheme static finds ranges.  [percentile]",
     ),
     click.Option(
-        ["--block-size"], type=int, help="Weights per scale, 16 to 128.  [int8: 64; int4: 32]"
+        ["--block-size"], type=int, help="Weights per scale, 16 to 128.  [32]"
     ),
     click.Option(["--symmetric"], is_flag=True, help="Leave zero points out."),
     click.Option(

@@ -14,6 +14,7 @@ RANDOM_WARNING = (
 )
 _PURPOSES = {
     "tokenizer.json": "text to token ids and back",
+    "plan.json": "the format of every matrix, to export another checkpoint alike",
     "report.json": "the measurements, for machines",
     "report.md": "the measurements, to read",
     "report.html": "the measurements, to look at",

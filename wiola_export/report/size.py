@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping
 from wiola_runtime.manifest import Manifest, QuantizedTensor
 
 # Files about the bundle, not of it: they are written after the figures are known.
-DOCUMENTS = frozenset({"README.md", "report.json", "report.md", "report.html", "manifest.json"})
+DOCUMENTS = frozenset(
+    {"README.md", "report.json", "report.md", "report.html", "manifest.json", "plan.json"}
+)
 FLOAT_BITS = 16
 _TEXT_SUFFIXES = (".json", ".jinja", ".txt", ".md")
 # A matrix is known by the words of its name in the checkpoint, whatever the family.

@@ -92,7 +92,7 @@ def positions(key: str, drops: Mapping[str, Drop]) -> str:
             powers_of_ten(below.yaxis)
         else:
             below.set_ylim(bottom=0)
-            below.yaxis.set_major_formatter(lambda value, _: f"{value:.2g}")
+            below.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
         below.set_ylabel("KL, nats")
         below.set_xlabel("tokens before the prediction")
         below.set_xlim(left=0)
