@@ -1,5 +1,6 @@
 """Write a checkpoint of a published size with random bfloat16 weights, a few rows at a time."""
 
+import dataclasses
 import json
 import math
 import shutil
@@ -15,9 +16,14 @@ from wiola_export.weights import RandomSource
 ROWS = 4096
 
 
-def write_random_checkpoint(folder: Path, variant: str) -> Path:
-    """Write config, tokenizer (the demo's) and one safetensors file; memory stays small."""
+def write_random_checkpoint(folder: Path, variant: str, layers: int | None = None) -> Path:
+    """Write config, tokenizer (the demo's) and one safetensors file; memory stays small.
+
+    `layers` cuts the model: what is in memory at a time does not depend on their number.
+    """
     _, config = find_variant(variant)
+    if layers:
+        config = dataclasses.replace(config, num_hidden_layers=layers)
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config.to_json(), indent=2))
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
