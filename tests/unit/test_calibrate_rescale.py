@@ -242,6 +242,21 @@ def test_features_never_seen_get_scales_that_can_be_stored(dead):
     assert ((scales >= SMALLEST) & (scales <= LARGEST)).all()
 
 
+@given(seed=seeds, form=forms, dead=st.integers(1, 5))
+@settings(max_examples=25, deadline=None)
+def test_features_never_seen_leave_the_others_their_powers(seed, form, dead):
+    """Otherwise they would fill the range, and push all that was seen to one end of it."""
+    freedom, weights, x = grouped(seed, repeats=1)
+    x[:, :dead] = 0
+    magnitudes = slow_magnitudes(freedom, x)[dead:]
+
+    found = find_scales(freedom, weights, mean_moments(x), dict.fromkeys(weights, form)).numpy()
+
+    powers = (magnitudes[:, None] / magnitudes[0]) ** np.asarray(EXPONENTS)
+    relative = found[dead:, None] / found[dead]
+    assert np.abs(np.log(relative / powers)).max(axis=0).min() < 1e-3
+
+
 @given(runs=st.integers(1, 4), run_size=st.integers(1, 5), repeats=st.integers(1, 4))
 def test_grouped_queries_share_the_scales_of_their_values(runs, run_size, repeats):
     """Head h of the readers reads the values of head h // repeats."""

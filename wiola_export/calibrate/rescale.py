@@ -103,6 +103,11 @@ def _produced(rescaling: Rescaling, at_readers: Tensor) -> Tensor:
 
 
 def _normalized(magnitudes: Tensor, exponent: float) -> Tensor:
-    scales = magnitudes.clamp(min=1e-12) ** exponent
-    scales = scales / torch.sqrt(scales.max() * scales.min())
-    return scales.clamp(SMALLEST, LARGEST)
+    """Return powers with the middle of their range at 1, and no ratio beyond the limits'.
+
+    Features hardly ever seen count as the smallest that the limits allow, so that they do not
+    push the others to one end.
+    """
+    largest = float(magnitudes.max()) or 1.0
+    scales = magnitudes.clamp(min=largest * SMALLEST / LARGEST) ** exponent
+    return (scales / torch.sqrt(scales.max() * scales.min())).clamp(SMALLEST, LARGEST)
