@@ -88,8 +88,12 @@ def test_powers_are_raised(value, text):
     assert power_of_ten(value) == text
 
 
-def test_names_are_no_formulas():
+@pytest.mark.parametrize(
+    ("name", "drawn"),
+    [("cost $x_1$ & <b>", "cost $x_1$ &amp; &lt;b&gt;"), ("#010101", "#010101"), ("#01", "#01")],
+)
+def test_names_are_no_formulas_and_no_colours(name, drawn):
     def paint(figure):
-        figure.text(0, 0, "cost $x_1$ & <b>")
+        figure.text(0, 0, name)
 
-    assert ">cost $x_1$ &amp; &lt;b&gt;<" in draw("k", (2, 1), paint)
+    assert f">{drawn}<" in draw("k", (2, 1), paint)

@@ -12,7 +12,7 @@ from wiola_export.report.report import Report
 from wiola_export.report.sections import sections
 from wiola_export.report.verdict import verdict
 
-__all__ = ["to_markdown", "to_markdown_all", "verdict"]
+__all__ = ["markdown_table", "to_markdown", "to_markdown_all", "verdict"]
 
 MARKUP = re.compile(r"[\\`*_\[\]|~]")
 
@@ -25,7 +25,7 @@ def to_markdown(report: Report) -> str:
 
 def to_markdown_all(reports: Mapping[str, Report]) -> str:
     """Write several reports by name: an overview, then each as it is written alone."""
-    parts = [f"# {overview_title(reports)}", _table(overview(reports))]
+    parts = [f"# {overview_title(reports)}", markdown_table(overview(reports))]
     for name, report in reports.items():
         parts += [f"## {_harmless(name)}", *_body(report, level=3)]
     return "\n\n".join(parts) + "\n"
@@ -43,7 +43,7 @@ def _block(block: Block) -> str:
         case str():
             return _inline(block)
         case Table():
-            return _table(block)
+            return markdown_table(block)
         case Bullets():
             return "\n".join(f"- {_inline(line)}" for line in block.lines)
         case Continuation():
@@ -52,7 +52,8 @@ def _block(block: Block) -> str:
             assert_never(block)
 
 
-def _table(table: Table) -> str:
+def markdown_table(table: Table) -> str:
+    """Write a table, its figures on the right."""
     head, *rows = (f"| {' | '.join(map(_inline, row))} |" for row in (table.head, *table.rows))
     return "\n".join([head, f"|---|{'---:|' * (len(table.head) - 1)}", *rows])
 

@@ -8,6 +8,7 @@ import io
 import math
 import re
 from collections.abc import Callable
+from importlib import resources
 from typing import Any
 
 from matplotlib import rc_context
@@ -51,6 +52,8 @@ _STYLE: dict[Any, Any] = {
     "ytick.labelsize": 8.5,
 }
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+PACKAGE, STYLE_SHEET = "wiola_export.report", "templates/page.css"
+FIRST_RULE = "* {"  # what is before it are the variables
 FINE_DECADES = 1.5
 SMALLEST_NATS = 1e-10
 LONGEST_NAME = 32
@@ -75,11 +78,21 @@ def draw(key: str, size: tuple[float, float], paint: Callable[[Figure], None]) -
 
 def _for_page(svg: str, key: str) -> str:
     """Take colours, fonts and width from the page, and keep ids apart from other pictures'."""
-    svg = re.sub(r"#0101[01][0-9a-f]", lambda found: f"var(--{_VARIABLES[found[0]]})", svg)
+    for colour, variable in _VARIABLES.items():
+        svg = svg.replace(f": {colour}", f": var(--{variable})")
     svg = re.sub(r"font-family: [^;\"]*", "font-family: var(--font)", svg)
     svg = re.sub(r"<metadata>.*?</metadata>\s*|<style.*?</style>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r"(\bid=\"|href=\"#|url\(#)", rf"\g<1>{key}-", svg)
     return svg.strip()
+
+
+def standalone(svg: str) -> str:
+    """Make a picture a file of its own: with the colours of the page, light and dark."""
+    css = resources.files(PACKAGE).joinpath(STYLE_SHEET).read_text(encoding="utf-8")
+    variables = css[: css.index(FIRST_RULE)]
+    style = f"<style>{variables}* {{ stroke-linejoin: round; stroke-linecap: butt; }}</style>"
+    paper = '<rect width="100%" height="100%" style="fill: var(--paper)"/>'
+    return re.sub(r"<svg[^>]*>", lambda found: f"{found[0]}{style}{paper}", svg, count=1) + "\n"
 
 
 def colours(count: int) -> list[str]:
