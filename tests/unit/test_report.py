@@ -17,8 +17,10 @@ from support.manifests import (
     random_manifest,
 )
 
+from wiola_calibration import CalibrationFileRecord, CalibrationRecord
 from wiola_export.errors import EvaluationError
 from wiola_export.report import Accuracy, make_report, model_card, to_json, to_markdown
+from wiola_export.report.document import Table
 
 NO_ACCURACY = "Random weights: no accuracy can be stated"
 WARNING = "A packaged text may be unlike what this model was trained on"
@@ -166,3 +168,84 @@ def test_the_card_lists_every_file_but_itself():
     for name in ("model.onnx", "model.onnx.data", "tokenizer.json", "report.json"):
         assert f"| `{name}` |" in card
     assert "| `README.md` |" not in card
+
+
+CALIBRATION = CalibrationRecord(
+    files=(
+        CalibrationFileRecord(
+            name="a|b.txt", description="", sha256="5e" * 32, size_bytes=9, texts=2, tokens=600
+        ),
+    ),
+    skipped_files=("notes.doc",),
+    context=256,
+    max_windows=8,
+    seed=3,
+    texts=2,
+    tokens=600,
+    windows=2,
+    used_windows=2,
+    used_tokens=512,
+    unsampled_tokens=0,
+    remainder_tokens=88,
+    overlap=None,
+    warnings=("2 windows were found, 8 were asked for",),
+)
+
+
+def test_the_texts_that_weights_were_rounded_on_are_named():
+    report = dataclasses.replace(report_on(), calibration=CALIBRATION)
+    text = to_markdown(report)
+
+    assert json.loads(to_json(report))["calibration"]["used_tokens"] == 512
+    assert (
+        "- Calibration: 2 of 2 windows of 256 tokens, chosen with seed 3, from `a/b.txt` "
+        "(SHA-256 `5e5e5e5e5e5e…`).\n- 2 windows were found, 8 were asked for\n"
+    ) in text
+    assert "Calibration" not in to_markdown(report_on())
+
+
+def test_the_matrices_that_matter_most_come_first_where_that_is_known():
+    nats = {"layers.0.qkv_gate": 0.5, "layers.0.up": 0.1}
+    errors = {"layers.0.qkv_gate": 1e-5, "layers.0.up": 2e-5}
+    by_error = make_report(
+        manifest(), accuracy=ACCURACY, speed=SPEED, machine=MACHINE, errors=errors
+    )
+    by_sensitivity = make_report(
+        manifest(),
+        accuracy=ACCURACY,
+        speed=SPEED,
+        machine=MACHINE,
+        errors=errors,
+        sensitivity=nats,
+    )
+
+    def order(report):
+        return re.findall(r"^\| `(layers[^`]+)`", to_markdown(report), flags=re.MULTILINE)
+
+    assert order(by_error) == ["layers.0.up", "layers.0.qkv_gate"]
+    assert order(by_sensitivity) == ["layers.0.qkv_gate", "layers.0.up"]
+    assert "sensitivity, nats" in to_markdown(by_sensitivity)
+    assert "sensitivity" not in to_markdown(by_error)
+
+
+def test_sensitivities_of_random_weights_are_refused():
+    with pytest.raises(EvaluationError, match="has random weights, which have no accuracy"):
+        make_report(
+            random_manifest(),
+            accuracy=None,
+            speed=None,
+            machine=MACHINE,
+            sensitivity={"layers.0.up": 0.1},
+        )
+
+
+def test_every_text_has_a_drop_or_none_has():
+    message = "1 drops are given for 2 texts; give one for each, or none"
+    with pytest.raises(EvaluationError, match=f"^{re.escape(message)}$"):
+        dataclasses.replace(ACCURACY, by_text=ACCURACY.by_text[:1])
+
+
+def test_a_row_has_a_cell_under_every_heading():
+    message = "a row has 1 cells under 2 headings: x"
+    with pytest.raises(EvaluationError, match=f"^{re.escape(message)}$"):
+        Table(("a", "b"), (("x",),))

@@ -5,9 +5,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.manifests import MATRICES, manifest, matrix
 
+from wiola_export.evaluate.bootstrap import Interval
 from wiola_export.report.coverage import measure_coverage
-from wiola_export.report.figures import percent, scientific, seconds, significant, size
+from wiola_export.report.figures import (
+    code,
+    fixed,
+    percent,
+    points,
+    scientific,
+    seconds,
+    significant,
+    size,
+    span,
+)
 from wiola_export.report.size import measure_sizes, part_of
+from wiola_export.report.tensors import list_tensors, place_of
 
 
 def test_documents_do_not_count_as_the_bundle():
@@ -147,3 +159,39 @@ def test_gibibytes_stay_mebibytes_with_separators():
 def test_small_numbers_and_durations():
     assert (scientific(0.0), scientific(2.413e-4)) == ("0", "2.41e-04")
     assert (seconds(1.234), seconds(0.0517)) == ("1.23 s", "51.7 ms")
+
+
+def test_intervals_and_differences():
+    assert span(Interval(1.0, 1.25), fixed(2)) == "1.00 to 1.25"
+    assert span(None, fixed(2)) == "–"
+    assert (points(-0.0031), points(-1e-9), points(0.02)) == ("−0.310 pp", "0.000 pp", "2.000 pp")
+
+
+@given(st.text())
+def test_a_name_never_ends_its_mark_its_cell_or_its_line(name):
+    marked = code(name)
+
+    assert (marked[0], marked[-1], marked.count("`")) == ("`", "`", 2)
+    assert "|" not in marked
+    assert marked.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("model.layers.3.attn.q_proj+k_proj.weight", (3, "attn.q+k")),
+        ("model.layers.11.ffn.down_a.weight", (11, "ffn.down_a")),
+        ("blocks.0.w_var", (0, "w_var")),
+        ("model.embed_tokens.weight (embedding)", (None, "embedding")),
+        ("lm_head.weight", (None, "lm_head")),
+    ],
+)
+def test_a_matrix_has_a_layer_and_a_kind(name, place):
+    assert place_of(name) == place
+
+
+def test_what_was_not_measured_of_a_matrix_is_none():
+    found = list_tensors(manifest().quantization, {"head": 1e-5}, {"embedding": 0.5})
+
+    assert [t.relative_error for t in found] == [None, 1e-5, None, None, None]
+    assert [t.sensitivity_nats for t in found] == [0.5, None, None, None, None]
