@@ -87,8 +87,8 @@ def test_every_interval_has_its_sentence(found, sentence):
             ladder(graph_nats=0.02),
             (
                 "The conversion changed the model before any weight was quantized: the graph is "
-                "2.00e-02 nats from the checkpoint. Look for the fault in the conversion, not in the "
-                "format of the weights."
+                "2.00e-02 nats from the checkpoint. Look for the fault in the conversion, not in "
+                "the format of the weights."
             ),
         ),
         (
