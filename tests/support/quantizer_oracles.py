@@ -85,18 +85,24 @@ def hqq_block(block, form):
     z rounded, then β ← κ β. The ranges with the least Σ |w − ŵ|^p are kept.
     """
     weights, beta = np.asarray(block, np.float64), BETA
-    scale, zero = span(weights, form)
-    smallest, best = scale / 2, (scale, zero)
+    widest, zero = span(weights, form)
+    scale = as_stored(widest, form)
+    best = scale, zero
     for _ in range(STEPS):
         codes = block_codes(weights, scale, zero, form.highest_code)
         steps_off = weights / scale - (codes - zero)
         target = weights - scale * np.asarray([shrunk(e, beta) for e in steps_off])
         if np.ptp(codes) > 0:
-            scale = max(np.polyfit(codes, target, 1)[0], smallest)
+            scale = max(np.polyfit(codes, target, 1)[0], widest / 2)
         zero = np.clip(np.rint(np.mean(codes - target / scale)), 0, form.highest_code)
-        beta *= GROWTH
+        scale, beta = as_stored(scale, form), beta * GROWTH
         best = min(best, (scale, zero), key=lambda r: hqq_loss(weights, *r, form.highest_code))
     return best
+
+
+def as_stored(scale, form):
+    """Round a scale to the type of the form."""
+    return float(np.dtype(form.scales).type(scale))
 
 
 def shrunk(error, beta):

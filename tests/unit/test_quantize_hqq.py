@@ -47,9 +47,7 @@ def losses_of(blocks, form):
     found = np.empty(blocks.shape[:2])
     for place in np.ndindex(found.shape):
         weights = blocks[place].astype(np.float64)
-        scale, zero = oracle.hqq_block(weights, form)
-        stored = np.float64(np.dtype(form.scales).type(scale))
-        found[place] = oracle.hqq_loss(weights, stored, zero, form.highest_code)
+        found[place] = oracle.hqq_loss(weights, *oracle.hqq_block(weights, form), form.highest_code)
     return found
 
 

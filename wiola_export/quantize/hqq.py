@@ -16,6 +16,7 @@ from wiola_export.quantize.rounding import Codes, Floats32, spanning
 NORM, BETA, GROWTH, STEPS = 0.7, 10.0, 1.01, 20
 # A range shrinks to this share of the block's at most: more would clip what is no outlier.
 SMALLEST_SHARE = np.float32(0.5)
+SMALLEST_ERROR = np.float32(1e-8)  # in steps; its power is finite
 
 
 def hqq_blocks(blocks: Floats32, form: Blocks) -> Codes:
@@ -34,31 +35,28 @@ def hqq_blocks(blocks: Floats32, form: Blocks) -> Codes:
         )
     scales, zero_points = spanning(blocks, form)
     smallest = scales * SMALLEST_SHARE
-    stored, best_zero = scales.astype(form.scales), zero_points
-    least = _loss(blocks, stored, zero_points, form)
-    beta = BETA
-    for _ in range(STEPS):
+    best_scales, best_zero = scales, zero_points
+    least = np.full_like(scales, np.inf)
+    for step in range(STEPS + 1):
+        scales = _as_stored(scales, form)
         codes = _codes(blocks, scales, zero_points, form)
-        error = blocks / scales[..., None] - (codes - zero_points[..., None])
-        target = blocks - _shrunk(error, beta) * scales[..., None]
-        beta *= GROWTH
-        scales = np.maximum(_slope(codes, target, scales), smallest)
-        exact = np.mean(codes - target / scales[..., None], axis=-1)
-        zero_points = np.rint(exact).clip(0, form.highest_code).astype(np.float32)
-        trial = scales.astype(form.scales)
-        loss = _loss(blocks, trial, zero_points, form)
-        stored = np.where(loss < least, trial, stored)
+        error = blocks / _divisors(scales) - (codes - zero_points[..., None])
+        size = np.abs(error)
+        power = np.power(np.maximum(size, SMALLEST_ERROR), NORM - 1)
+        loss = scales**NORM * (size * power).sum(axis=-1)
+        best_scales = np.where(loss < least, scales, best_scales)
         best_zero = np.where(loss < least, zero_points, best_zero)
         least = np.minimum(loss, least)
-    codes = _codes(blocks, stored, best_zero, form)
-    return Codes(codes.astype(np.uint8), stored, best_zero.astype(np.uint8))
-
-
-def _shrunk(error: Floats32, beta: float) -> Floats32:
-    """Soft-threshold towards the sparse part of the error (the paper's proximal operator)."""
-    size = np.abs(error)
-    step = np.power(np.maximum(size, 1e-8), NORM - 1) / beta
-    return np.asarray(np.sign(error) * np.maximum(size - step, 0), np.float32)
+        # The sparse part of the error is soft-thresholded (the paper's proximal operator).
+        sparse = np.sign(error) * np.maximum(size - power / (BETA * GROWTH**step), 0)
+        target = np.asarray(blocks - sparse * scales[..., None], np.float32)
+        scales = np.maximum(_slope(codes, target, scales), smallest)
+        exact = np.mean(codes - target / _divisors(scales), axis=-1)
+        zero_points = np.rint(exact).clip(0, form.highest_code).astype(np.float32)
+    codes = _codes(blocks, best_scales, best_zero, form)
+    return Codes(
+        codes.astype(np.uint8), best_scales.astype(form.scales), best_zero.astype(np.uint8)
+    )
 
 
 def _slope(codes: Floats32, target: Floats32, scales: Floats32) -> Floats32:
@@ -69,14 +67,15 @@ def _slope(codes: Floats32, target: Floats32, scales: Floats32) -> Floats32:
     return np.asarray(np.where(spread > 0, slope, scales), np.float32)
 
 
+def _as_stored(scales: Floats32, form: Blocks) -> Floats32:
+    return np.asarray(scales.astype(form.scales), np.float32)
+
+
+def _divisors(scales: Floats32) -> Floats32:
+    """Return what blocks are divided by: in float16 the scale of a tiny block is zero."""
+    return np.where(scales == 0, np.float32(1), scales)[..., None]
+
+
 def _codes(blocks: Floats32, scales: Floats32, zero_points: Floats32, form: Blocks) -> Floats32:
-    # In float16 the scale of a tiny block is zero, and any code will do.
-    divisors = np.where(scales == 0, 1, scales.astype(np.float32))
-    codes = np.rint(blocks / divisors[..., None] + zero_points[..., None])
+    codes = np.rint(blocks / _divisors(scales) + zero_points[..., None])
     return np.asarray(codes.clip(0, form.highest_code), np.float32)
-
-
-def _loss(blocks: Floats32, scales: Floats32, zero_points: Floats32, form: Blocks) -> Floats32:
-    steps = _codes(blocks, scales, zero_points, form) - zero_points[..., None]
-    error = np.abs(blocks - steps * scales[..., None].astype(np.float32))
-    return np.asarray(np.power(error, NORM).sum(-1), np.float32)
