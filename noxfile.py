@@ -10,7 +10,7 @@ import nox
 nox.options.sessions = ["tests"]
 CONSTRAINTS = ("-c", "constraints.txt")
 PRODUCT = ("./runtime[cpu]", ".[trace]")
-TESTING = ("pytest", "hypothesis", "safetensors")
+TESTING = ("pytest", "hypothesis", "safetensors", "distributed")
 EDITABLE = ("-e", "./runtime[cpu]", "-e", ".[trace]")
 DEMO = "build/wiola-demo-int8"
 EXPORT_DEMO = ("wiola-export", "--variant", "demo", "--int8", "--out", DEMO, "--force")

@@ -12,6 +12,7 @@ import click
 from wiola_export.commands.export import EXPORT_OPTIONS, run_export
 from wiola_export.commands.inspect import inspect
 from wiola_export.commands.report import report
+from wiola_export.commands.study import study
 from wiola_export.commands.verify import verify
 from wiola_export.errors import AccuracyError, ExportError, OptionError
 from wiola_runtime.errors import WiolaRuntimeError
@@ -58,6 +59,7 @@ def app(context: click.Context, /, debug: bool, **choices: Any) -> None:  # noqa
 app.add_command(inspect)
 app.add_command(verify)
 app.add_command(report)
+app.add_command(study)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

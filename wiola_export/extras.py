@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from wiola_export.errors import MissingExtraError
 
-EXTRAS = {"torch": "trace", "onnxscript": "trace"}
+EXTRAS = {"torch": "trace", "onnxscript": "trace", "distributed": "dask"}
 
 
 @contextlib.contextmanager

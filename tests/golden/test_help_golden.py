@@ -5,7 +5,7 @@ import pytest
 from wiola_export.cli import main
 
 
-@pytest.mark.parametrize("command", ["", "inspect", "verify", "report"])
+@pytest.mark.parametrize("command", ["", "inspect", "verify", "report", "study"])
 def test_help(command, golden, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "96")
 

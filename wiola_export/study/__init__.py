@@ -1,0 +1,1 @@
+"""Export one checkpoint in many ways, and show which of them no other beats."""
