@@ -7,7 +7,6 @@ import pytest
 from wiola_export.commands.export import smoothing
 from wiola_export.errors import OptionError
 from wiola_export.options import (
-    DEFAULT_SMOOTHING,
     CalibrationOptions,
     ExportOptions,
     Quantization,
@@ -29,7 +28,7 @@ def options(scheme, **choices):
 def test_activations_are_smoothed_where_there_is_a_text(scheme):
     default = options(scheme)
 
-    assert default.smoothing == DEFAULT_SMOOTHING[scheme]
+    assert default.smoothing == 0.75
     assert default.calibrates
     assert options(scheme, smooth=0.0).smoothing == 0
     assert options(scheme, smooth="none").smoothing is None
