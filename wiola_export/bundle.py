@@ -43,8 +43,9 @@ DTYPES: dict[ir.DataType | None, DType] = {
 
 
 def bundle_name(model: Model, options: ExportOptions) -> str:
-    """Name a bundle after its source, precision and, where it is not the CPU, target."""
+    """Name a bundle after its source, precision, int8 cache and, where not the CPU, target."""
     suffix = "" if options.target == "cpu" else f"-{options.target}"
+    suffix += "-int8-cache" if options.int8_cache else ""
     return f"wiola-{model.name.removeprefix('wiola-')}-{options.quantization.precision}{suffix}"
 
 

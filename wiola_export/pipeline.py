@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from wiola_calibration.corpus import Text
 from wiola_export import bundle
+from wiola_export.evaluate.cache_scales import cache_scales
 from wiola_export.evaluate.golden import record_self_test
 from wiola_export.extras import explain_missing_extra
 from wiola_export.float_graph import build_float_graph
@@ -16,6 +17,7 @@ from wiola_export.gate import require_accuracy
 from wiola_export.measure import measure, texts_to_measure
 from wiola_export.options import ExportOptions
 from wiola_export.output import check_target, output_folder
+from wiola_export.passes.quantize_cache import QuantizeCache
 from wiola_export.prepare import Prepared, make_policy, open_calibration, prepared_weights
 from wiola_export.progress import Progress, Silent
 from wiola_export.quantize.plan import FILE_NAME as PLAN
@@ -23,10 +25,10 @@ from wiola_export.quantize.plan import plan_of
 from wiola_export.report.files import write_report
 from wiola_export.report.model_card import model_card
 from wiola_export.report.report import Report
-from wiola_export.serialize import stored_bytes, write_model
+from wiola_export.serialize import stored_bytes, write_graph, write_model
 from wiola_export.source import Model, find_model
 from wiola_export.weights import bind
-from wiola_runtime.manifest import Manifest, QuantizedTensor
+from wiola_runtime.manifest import Manifest, Precision, QuantizedTensor
 
 CARD = "README.md"
 
@@ -63,6 +65,10 @@ def export(options: ExportOptions, progress: Progress | None = None) -> Bundle:
         ) as folder:
             progress.stage("writing weights")
             write_model(graph, folder, progress)
+            if options.int8_cache:
+                progress.stage("measuring keys and values")
+                manifest = bundle.describe(model, options, graph.graph, stored)
+                quantize_cache(graph, folder, manifest, prepared)
             manifest = describe_on_disk(model, options, graph, stored, folder)
             progress.stage("recording the self-test")
             manifest = with_self_test(manifest, folder)
@@ -123,6 +129,13 @@ def build_graph(
     return lower(semantic, options.target, policy, context_length=context)
 
 
+def quantize_cache(graph: ir.Model, folder: Path, manifest: Manifest, prepared: Prepared) -> None:
+    """Measure keys and values of a written graph on a text, and let it keep them as int8."""
+    assert prepared.windows is not None, "an int8 cache calibrates"
+    QuantizeCache(cache_scales(folder, manifest, prepared.windows))(graph)
+    write_graph(graph, folder)
+
+
 def describe_on_disk(
     model: Model,
     options: ExportOptions,
@@ -139,6 +152,7 @@ def describe_on_disk(
 
 def with_self_test(manifest: Manifest, folder: Path) -> Manifest:
     """Record the self-test of a folder that can be run, and add it to its manifest."""
-    half = any(spec.dtype == "float16" for spec in manifest.inputs)
-    test = record_self_test(folder, manifest.precision, half=half)
+    types = {spec.dtype for spec in manifest.inputs}
+    precision: Precision = "int8" if "int8" in types else manifest.precision
+    test = record_self_test(folder, precision, half="float16" in types)
     return bundle.write_manifest(dataclasses.replace(manifest, self_test=test), folder)

@@ -51,12 +51,14 @@ class Prepared:
         factors: What rows and columns of a tensor are multiplied by; the model computes the same.
         record: Which texts were calibrated on; None where none were.
         sensitivity: Divergence in nats that rounding one tensor alone costs, where it was measured.
+        windows: Token ids (W, T) of those texts; None where none were.
     """
 
     policy: Policy
     factors: Mapping[str, Factors] = dataclasses.field(default_factory=dict)
     record: CalibrationRecord | None = None
     sensitivity: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    windows: NDArray[np.int64] | None = None
 
     def weight(self, model: Model, name: str) -> Weight:
         """Return a tensor of the model as it is to be stored, unread."""
@@ -108,11 +110,13 @@ def prepared_weights(
         progress.warn(warning)
     with TemporaryDirectory(prefix="wiola-export-", ignore_cleanup_errors=True) as folder:
         place = Path(folder)
-        if options.quantization.rounds_activations:
+        if not options.calibrates_weights:
+            prepared = Prepared(policy=planned_policy(model, options))
+        elif options.quantization.rounds_activations:
             prepared = _fit_activations(model, options, found.windows, place, progress)
         else:
             prepared = _round_weights(model, options, found.windows, place, progress)
-        yield dataclasses.replace(prepared, record=found.record)
+        yield dataclasses.replace(prepared, record=found.record, windows=found.windows)
 
 
 def _round_weights(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from wiola_export.errors import OptionError
-from wiola_export.options import ExportOptions, Quantization, Source
+from wiola_export.options import CalibrationOptions, ExportOptions, Quantization, Source
 
 CHECKPOINT = Source(checkpoint=Path("dir"))
 RANDOM = Source(variant="120m")
@@ -27,7 +27,7 @@ def options(precision="int8", source=CHECKPOINT, scheme=None, **choices):
     [
         ({"precision": "fp32"}, "float", 0, 32),
         ({"precision": "fp16"}, "float", 0, 16),
-        ({"precision": "int8"}, "weight-only", 64, 8),
+        ({"precision": "int8"}, "weight-only", 32, 8),
         ({"precision": "int4"}, "weight-only", 32, 4),
         ({"precision": "int4", "block_size": 128}, "weight-only", 128, 4),
         ({"precision": "int8", "scheme": "dynamic"}, "dynamic", 0, 8),
@@ -134,3 +134,61 @@ def test_only_a_size_without_a_checkpoint_is_random(source, random):
 def test_options_are_values():
     assert options() == options()
     assert len({options(), options(), options(target="cuda")}) == 2
+
+
+NO_TEXT = CalibrationOptions(source="none")
+AUSTEN = CalibrationOptions(source="austen")
+
+
+@pytest.mark.parametrize(
+    ("choices", "method", "calibrates"),
+    [
+        ({}, "gptq", True),
+        ({"precision": "int4"}, "gptq", True),
+        ({"calibration": NO_TEXT}, "nearest", False),
+        ({"source": RANDOM}, "nearest", False),
+        ({"precision": "fp32"}, "nearest", False),
+        ({"precision": "fp32", "int8_cache": True}, "nearest", True),
+    ],
+)
+def test_trained_weights_are_rounded_on_a_text_by_default(choices, method, calibrates):
+    made = options(**choices)
+
+    assert (made.method, made.calibrates) == (method, calibrates)
+
+
+def test_a_text_without_effect_and_a_method_without_a_text_are_refused():
+    gptq = Quantization(precision="int4", method="gptq")
+
+    assert message_of(ExportOptions, source=CHECKPOINT, quantization=gptq, calibration=NO_TEXT) == (
+        "--method gptq needs a text; drop --calibration none, or take --method nearest or hqq"
+    )
+    assert message_of(ExportOptions, source=RANDOM, quantization=gptq) == (
+        "--method gptq needs trained weights: calibrating random ones says nothing; give "
+        "--checkpoint DIR or drop --method"
+    )
+    assert message_of(options, source=RANDOM, calibration=AUSTEN) == (
+        "--calibration has no effect here: the weights are random; drop it"
+    )
+    assert message_of(options, precision="fp32", calibration=AUSTEN) == (
+        "--calibration has no effect here: scheme float needs no text; drop it"
+    )
+    assert message_of(Quantization, precision="fp32", method="hqq") == (
+        "--method has no effect with --fp32, scheme float"
+    )
+
+
+@pytest.mark.parametrize(("field", "least"), [("windows", 1), ("context", 2), ("seed", 0)])
+def test_calibration_figures_out_of_range_are_refused(field, least):
+    assert message_of(CalibrationOptions, **{field: least - 1}) == (
+        f"--calibration-{field} is {least - 1}; expected at least {least}, or --calibration none"
+    )
+
+
+def test_an_int8_cache_needs_the_cpu_and_a_text():
+    assert message_of(options, int8_cache=True, target="portable") == (
+        "--int8-cache needs --target cpu, not portable; drop it to keep the cache in floating point"
+    )
+    assert message_of(options, int8_cache=True, calibration=NO_TEXT) == (
+        "--int8-cache needs a text; drop --calibration none"
+    )

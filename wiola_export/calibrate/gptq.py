@@ -17,7 +17,7 @@ from wiola_export.quantize.packing import pad_to_blocks
 from wiola_export.quantize.rounding import Codes, round_blocks
 
 # Share of the cross moments that the target is corrected by: all of it fits the calibration text
-# too closely (docs/decisions/0004-calibration.md).
+# too closely (docs/decisions/0007-calibration.md).
 CORRECTION = 0.5
 # Share of the mean diagonal that is added to it: keeps the factorization stable.
 DAMPING = 0.01

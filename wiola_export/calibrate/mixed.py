@@ -27,7 +27,7 @@ from wiola_export.source import Model
 # Windows whose gradients are looked at; each is one sample of the estimate.
 SENSITIVITY_WINDOWS = 32
 # GPTQ brings the divergence of nearest rounding, by which tensors are weighed, down to about so
-# much, and kernels add some by rounding activations (docs/decisions/0004-calibration.md).
+# much, and kernels add some by rounding activations (docs/decisions/0007-calibration.md).
 EXPECTED_SHARE = 0.65
 
 

@@ -24,6 +24,8 @@ class ExportOptions:
     """One export, described.
 
     Attributes:
+        int8_cache: Keep keys and values as int8, scaled to what a text shows: a quarter of the
+            memory of a float32 cache (docs/decisions/0004-int8-cache.md).
         out: Folder to write; None makes a name from source and precision in the working folder.
         report: Whether to measure accuracy, speed and memory after the export.
         text: UTF-8 file to measure on; None takes the packaged texts.
@@ -35,6 +37,7 @@ class ExportOptions:
     calibration: CalibrationOptions = dataclasses.field(default_factory=CalibrationOptions)
     budget: Budget = dataclasses.field(default_factory=Budget)
     target: Target = "cpu"
+    int8_cache: bool = False
     out: Path | None = None
     report: bool = True
     text: Path | None = None
@@ -55,6 +58,7 @@ class ExportOptions:
             )
         self._check_calibration()
         self._check_activations()
+        self._check_cache()
         self._check_budget()
         if self.text is not None and not self.report:
             raise OptionError("--text has no effect with --no-report")
@@ -90,6 +94,11 @@ class ExportOptions:
     @property
     def calibrates(self) -> bool:
         """Whether the export looks at a text."""
+        return self.calibrates_weights or self.int8_cache
+
+    @property
+    def calibrates_weights(self) -> bool:
+        """Whether weights are stored as a text wants them."""
         return (
             self.method in CALIBRATED
             or self.smoothing is not None
@@ -148,6 +157,16 @@ class ExportOptions:
                 "give --checkpoint DIR or take another scheme"
             )
         raise OptionError(f"{asked} needs a text; drop --calibration {DATA_FREE}")
+
+    def _check_cache(self) -> None:
+        """Refuse an int8 cache where no kernel reads it, or nothing tells its scales."""
+        if self.int8_cache and self.target != "cpu":
+            raise OptionError(
+                f"--int8-cache needs --target cpu, not {self.target}; drop it to keep the cache "
+                "in floating point"
+            )
+        if self.int8_cache and self.calibration.source == DATA_FREE:
+            raise OptionError(f"--int8-cache needs a text; drop --calibration {DATA_FREE}")
 
     def _check_budget(self) -> None:
         """Refuse a budget that could not be spent or held."""
