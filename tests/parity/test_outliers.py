@@ -56,7 +56,7 @@ def test_one_range_for_all_features_loses_them(scheme, hard, tmp_path):
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_smoothing_gives_them_back(scheme, hard, tmp_path):
-    """The outlier is undone exactly; measured: SDYN and SSTAT nats, the demo itself 2.2e-3."""
+    """The outlier is undone exactly; measured: 2.2e-3 nats with both, as the demo itself."""
     bundle = calibrated.export(hard, tmp_path / "smooth", scheme=scheme)
 
     lost = calibrated.drop(bundle, hard)
