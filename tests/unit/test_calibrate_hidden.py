@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wiola_export.calibrate.hidden import GROUP_WINDOWS, HiddenStates, window_groups
+from wiola_export.calibrate.hidden import GROUP_WINDOWS, HiddenStates, TensorGroups, window_groups
 from wiola_export.families.layerwise import Hidden
 
 GROUP_BYTES = 2 * 3 * 4 * 4
@@ -82,6 +82,22 @@ def test_a_view_is_kept_as_what_it_shows(tmp_path):
     turned = Hidden(hidden(0, 0).x.transpose(0, 2))
 
     same(HiddenStates([turned], tmp_path, 0)[0], turned)
+
+
+def test_groups_that_are_let_go_leave_neither_memory_nor_files(tmp_path):
+    """One group fits in memory, the others lie in files; the folder can be used again."""
+    groups = TensorGroups(tmp_path / "groups", GROUP_BYTES)
+    for seed in range(3):
+        groups.append((hidden(seed, 0).x,))
+    assert len(list((tmp_path / "groups").iterdir())) == 2
+
+    groups.clear()
+
+    assert len(groups) == 0
+    assert list(groups) == []
+    assert list((tmp_path / "groups").iterdir()) == []
+    groups.append((hidden(7, 0).x,))
+    assert torch.equal(groups[0][0], hidden(7, 0).x)
 
 
 @given(windows=st.integers(1, 50), context=st.integers(1, 5))
