@@ -14,6 +14,7 @@ from wiola_runtime.devices import default_threads
 
 THREADS = "OMP_NUM_THREADS"
 CONNECT_SECONDS = 10
+UNWINDING_SECONDS = 3.0  # to delete the files of a cell that was interrupted
 
 
 @contextlib.contextmanager
@@ -73,6 +74,10 @@ def _leave_when_told() -> None:
 
 
 def _leave(number: int, _frame: object) -> None:
+    """Unwind what is being done, then leave: the pool would go on with the next task."""
+    ending = threading.Timer(UNWINDING_SECONDS, os._exit, (128 + number,))
+    ending.daemon = True
+    ending.start()
     raise SystemExit(128 + number)
 
 

@@ -45,7 +45,7 @@ def scatter(key: str, points: Sequence[Point]) -> str:
                 short(point.name), place, (8, 4), textcoords="offset points", fontsize=8.5,
             )  # fmt: skip
         axes.set_yscale("log")
-        axes.margins(x=0.16, y=0.1)
+        axes.margins(x=0.2, y=0.1)
         powers_of_ten(axes.yaxis)
         axes.set_xlabel("size of the bundle, MiB")
         axes.set_ylabel("mean KL divergence, nats")
