@@ -3,7 +3,10 @@
 import concurrent.futures
 import dataclasses
 import os
+import signal
 import sys
+import time
+from concurrent.futures import BrokenExecutor
 from unittest import mock
 
 import pytest
@@ -200,6 +203,17 @@ def test_a_user_who_limits_threads_is_heard(monkeypatch):
 
     with local_processes(1) as executor:
         assert executor.submit(os.getenv, "OMP_NUM_THREADS").result() == "3"
+
+
+def test_a_process_that_is_told_to_leave_does_no_other_task():
+    with local_processes(1) as executor:
+        process = executor.submit(os.getpid).result()
+        interrupted = executor.submit(time.sleep, 60)
+        os.kill(process, signal.SIGTERM)
+
+        assert isinstance(interrupted.exception(), SystemExit | BrokenExecutor)
+        with pytest.raises(BrokenExecutor):
+            executor.submit(time.sleep, 60).result()
 
 
 def test_the_command_writes_results_and_fails_at_the_end(tmp_path, doing, monkeypatch, capsys):
