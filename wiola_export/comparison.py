@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from wiola_export.progress import Progress
 from wiola_export.report.figures import size
 from wiola_export.report.overview import unique_names
 from wiola_export.report.report import Accuracy
+from wiola_export.scratch import scratch_folder
 from wiola_export.source import Model
 from wiola_runtime.manifest import Manifest, Target
 
@@ -160,9 +162,9 @@ def obstacle(graph: FloatGraph | None) -> str:
 
 @contextlib.contextmanager
 def _opened(graph: FloatGraph) -> Iterator[wr.Model]:
-    with tempfile.TemporaryDirectory(prefix="wiola-float-") as name:
-        graph.write(Path(name))
-        with wr.load(name, verify=False) as model:
+    with scratch_folder("wiola-float-", warnings.warn) as folder:
+        graph.write(folder)
+        with wr.load(folder, verify=False) as model:
             yield model
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from wiola_export.errors import AccuracyError
+from wiola_export.errors import AccuracyError, QuantizationError
 from wiola_export.options import Budget
 from wiola_export.report.report import Report
 from wiola_export.report.tensors import TensorFigures
+from wiola_runtime.manifest import Precision, QuantizedTensor
 
 NAMED_TENSORS = 5
 MOST_ROUNDED_BITS = 8
@@ -31,6 +32,20 @@ def require_accuracy(report: Report, budget: Budget) -> None:
                 f"Tensors that cost most: {', '.join(worst(report.tensors))}. Give them more bits "
                 "in a --plan, raise the limit, or take another scheme"
             )
+
+
+def require_rounding(stored: Sequence[QuantizedTensor], precision: Precision) -> None:
+    """Check that a bundle of integers holds some.
+
+    Raises:
+        QuantizationError: No matrix is rounded.
+    """
+    rounded = [tensor for tensor in stored if tensor.bits <= MOST_ROUNDED_BITS]
+    if precision in ("int8", "int4") and not rounded:
+        raise QuantizationError(
+            f"--{precision} was asked for, but 0 of {len(stored)} matrices are rounded; give some "
+            "of them bits in the plan, or take --fp32"
+        )
 
 
 def worst(tensors: Sequence[TensorFigures]) -> list[str]:

@@ -13,7 +13,7 @@ from wiola_export.evaluate.cache_scales import cache_scales
 from wiola_export.evaluate.golden import record_self_test
 from wiola_export.extras import explain_missing_extra
 from wiola_export.float_graph import build_float_graph
-from wiola_export.gate import require_accuracy
+from wiola_export.gate import require_accuracy, require_rounding
 from wiola_export.measure import measure, texts_to_measure
 from wiola_export.options import ExportOptions
 from wiola_export.output import check_target, output_folder
@@ -59,22 +59,15 @@ def export(options: ExportOptions, progress: Progress | None = None) -> Bundle:
     calibration = open_calibration(options)
     with prepared_weights(model, options, calibration, texts, progress) as prepared:
         graph, stored = build_graph(model, options, progress, prepared)
+        require_rounding(stored, options.quantization.precision)
+        job = _Job(model, options, texts, prepared, progress)
         needed = stored_bytes(graph.graph)
         with output_folder(
             out, force=options.force, needed_bytes=needed, sources=sources
         ) as folder:
-            progress.stage("writing weights")
-            write_model(graph, folder, progress)
-            if options.int8_cache:
-                progress.stage("measuring keys and values")
-                manifest = bundle.describe(model, options, graph.graph, stored)
-                quantize_cache(graph, folder, manifest, prepared)
-            manifest = describe_on_disk(model, options, graph, stored, folder)
-            progress.stage("recording the self-test")
-            manifest = with_self_test(manifest, folder)
-            report = None
-            if options.report:
-                report = _measured(folder, manifest, model, texts, prepared, progress)
+            manifest = _write(job, graph, stored, folder)
+            report = _measured(job, manifest, folder) if options.report else None
+            if report is not None:
                 require_accuracy(report, options.budget)
                 write_report(report, folder)
             card = model_card(manifest, report)
@@ -83,26 +76,50 @@ def export(options: ExportOptions, progress: Progress | None = None) -> Bundle:
     return Bundle(folder=out, manifest=manifest, report=report)
 
 
-def _measured(
-    folder: Path,
-    manifest: Manifest,
-    model: Model,
-    texts: Sequence[Text],
-    prepared: Prepared,
-    progress: Progress,
-) -> Report:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Job:
+    """What every stage of one export knows."""
+
+    model: Model
+    options: ExportOptions
+    texts: Sequence[Text]
+    prepared: Prepared
+    progress: Progress
+
+
+def _write(job: _Job, graph: ir.Model, stored: Sequence[QuantizedTensor], folder: Path) -> Manifest:
+    """Write a bundle that can be run, with its self-test."""
+    job.progress.stage("writing weights")
+    write_model(graph, folder, job.progress)
+    if job.options.int8_cache:
+        job.progress.stage("measuring keys and values")
+        manifest = bundle.describe(job.model, job.options, graph.graph, stored)
+        quantize_cache(graph, folder, manifest, job.prepared)
+    manifest = describe_on_disk(job.model, job.options, graph, stored, folder)
+    job.progress.stage("recording the self-test")
+    return with_self_test(manifest, folder)
+
+
+def _measured(job: _Job, manifest: Manifest, folder: Path) -> Report:
+    def unrounded(
+        model: Model, options: ExportOptions, progress: Progress
+    ) -> tuple[ir.Model, Sequence[QuantizedTensor]]:
+        policy = make_policy(options.quantization, options.target)
+        floats = dataclasses.replace(job.prepared, policy=policy)
+        return build_graph(model, options, progress, floats)
+
     build = functools.partial(
-        build_float_graph, model, build=build_graph, describe=describe_on_disk
+        build_float_graph, job.model, build=unrounded, describe=describe_on_disk
     )
     return measure(
         folder,
         manifest,
-        model,
-        texts,
-        progress,
-        float_graph=build if model.checkpoint else None,
-        sensitivity=prepared.sensitivity_of(manifest.quantization.tensors),
-        calibration=prepared.record,
+        job.model,
+        job.texts,
+        job.progress,
+        float_graph=build if job.model.checkpoint else None,
+        sensitivity=job.prepared.sensitivity_of(manifest.quantization.tensors),
+        calibration=job.prepared.record,
     )
 
 

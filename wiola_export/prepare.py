@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Literal, cast
 
 import numpy as np
@@ -26,6 +25,7 @@ from wiola_export.extras import explain_missing_extra
 from wiola_export.options import (
     CALIBRATED,
     DEFAULT_BLOCK_SIZES,
+    FINEST_BLOCK_SIZE,
     CalibrationOptions,
     ExportOptions,
     Quantization,
@@ -37,6 +37,7 @@ from wiola_export.quantize.plan import read_plan
 from wiola_export.quantize.policy import Policy
 from wiola_export.quantize.rounded import NEAREST, Rounding
 from wiola_export.quantize.rounding import round_blocks
+from wiola_export.scratch import scratch_folder
 from wiola_export.source import Model
 from wiola_export.weights import Factors, RescaledWeight, Weight
 from wiola_runtime.manifest import QuantizedTensor, Target
@@ -108,8 +109,7 @@ def prepared_weights(
     found = calibration_windows(model, files, options.calibration, evaluation)
     for warning in found.record.warnings:
         progress.warn(warning)
-    with TemporaryDirectory(prefix="wiola-export-", ignore_cleanup_errors=True) as folder:
-        place = Path(folder)
+    with scratch_folder("wiola-export-", progress.warn) as place:
         if not options.calibrates_weights:
             prepared = Prepared(policy=planned_policy(model, options))
         elif options.quantization.rounds_activations:
@@ -135,7 +135,7 @@ def _round_weights(
     factors: Mapping[str, Factors] = {}
     if options.searches_bits:
         progress.stage("measuring sensitivities")
-        mixed = plan_bits(model, windows, policy, options.budget, folder, progress)
+        mixed = plan_bits(model, windows, policy, options, folder, progress)
         policy = dataclasses.replace(policy, planned=mixed.plan.forms)
         sensitivity = mixed.chosen()
     elif options.report:
@@ -204,11 +204,26 @@ def planned_policy(model: Model, options: ExportOptions) -> Policy:
     return dataclasses.replace(policy, planned=plan.forms)
 
 
+def table_block_size(quantization: Quantization) -> int:
+    """Return the block of embedding and head; at 8 bits a finer one than that of the matrices.
+
+    Kernels round what they multiply in the same blocks, and the head is where that costs most.
+    """
+    chosen, precision = quantization.block_size, quantization.precision
+    finer = precision == "int8" and quantization.resolved_scheme == "weight-only"
+    if chosen is None and finer:
+        return FINEST_BLOCK_SIZE
+    return quantization.resolved_block_size or DEFAULT_BLOCK_SIZES["int8"]
+
+
 def make_policy(quantization: Quantization, target: Target) -> Policy:
     """Translate precision and scheme into the formats of weights."""
     floats: FloatName = "float16" if target == "cuda" else "float32"
     size = quantization.resolved_block_size or DEFAULT_BLOCK_SIZES["int8"]
-    tables = Blocks(bits=8, block_size=size, symmetric=quantization.symmetric, scales=floats)
+    symmetric = quantization.symmetric
+    tables = Blocks(
+        bits=8, block_size=table_block_size(quantization), symmetric=symmetric, scales=floats
+    )
     rounding = Rounding(hqq_blocks) if quantization.method == "hqq" else NEAREST
     match quantization.resolved_scheme:
         case "float":
@@ -219,5 +234,5 @@ def make_policy(quantization: Quantization, target: Target) -> Policy:
             return Policy(matrices=Floats(floats), tables=tables, floats=floats)
         case "weight-only":
             bits = cast("Literal[4, 8]", quantization.bits)
-            matrices = dataclasses.replace(tables, bits=bits)
+            matrices = dataclasses.replace(tables, bits=bits, block_size=size)
             return Policy(matrices=matrices, tables=tables, floats=floats, rounding=rounding)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from wiola_export.calibrate.sensitivity import Costs, measure_sensitivity
 from wiola_export.errors import OptionError
-from wiola_export.options import BLOCK_SIZES, Budget
+from wiola_export.options import BLOCK_SIZES, Budget, ExportOptions
 from wiola_export.progress import Progress
 from wiola_export.quantize.formats import Blocks, Floats, Format
 from wiola_export.quantize.plan import (
@@ -26,9 +26,11 @@ from wiola_export.source import Model
 
 # Windows whose gradients are looked at; each is one sample of the estimate.
 SENSITIVITY_WINDOWS = 32
-# GPTQ brings the divergence of nearest rounding, by which tensors are weighed, down to about so
-# much, and kernels add some by rounding activations (docs/decisions/0007-calibration.md).
-EXPECTED_SHARE = 0.65
+# Costs are those of nearest rounding. GPTQ brings the matrices down to about so much of it; tables
+# stay rounded to nearest (docs/decisions/0007-calibration.md).
+GPTQ_SHARE = 0.55
+# The rest of a limit is left to kernels, which round activations, and to the text being another.
+PLANNED_SHARE = 0.85
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,7 @@ def plan_bits(
     model: Model,
     windows: NDArray[np.int64],
     policy: Policy,
-    budget: Budget,
+    options: ExportOptions,
     folder: Path,
     progress: Progress,
 ) -> Mixed:
@@ -56,16 +58,18 @@ def plan_bits(
     Raises:
         OptionError: Nothing fits the budget.
     """
-    costs = measure_sensitivity(
-        model,
-        sample_of(windows),
-        lambda _role, _name, shape: candidates(policy, shape),
-        folder,
-        progress,
-    )
+    shares: dict[str, float] = {}
+
+    def forms(role: Role, name: str, shape: tuple[int, ...]) -> Sequence[Format]:
+        shares[name] = GPTQ_SHARE if role == "matrix" and "gptq" in options.method else 1.0
+        return candidates(policy, shape)
+
+    costs = measure_sensitivity(model, sample_of(windows), forms, folder, progress)
     shapes = model.config.tensor_shapes()
-    choices = {name: _choices(shapes[name], found, policy) for name, found in costs.items()}
-    return Mixed(plan=_spend(choices, shapes, budget), costs=costs)
+    choices = {
+        name: _choices(shapes[name], found, policy, shares[name]) for name, found in costs.items()
+    }
+    return Mixed(plan=_spend(choices, shapes, options.budget), costs=costs)
 
 
 def cost_of_policy(
@@ -108,11 +112,12 @@ def candidates(policy: Policy, shape: tuple[int, ...]) -> Sequence[Blocks]:
 
 
 def _choices(
-    shape: tuple[int, ...], found: Mapping[Format, float], policy: Policy
+    shape: tuple[int, ...], found: Mapping[Format, float], policy: Policy, share: float
 ) -> Sequence[Choice]:
+    """Return the forms of a tensor; rounding costs a share of what was found."""
     floats = Floats(policy.floats)
     rounded = [
-        Choice(form=form, kl_nats=cost, size_bytes=stored_bytes(shape, form))
+        Choice(form=form, kl_nats=cost * share, size_bytes=stored_bytes(shape, form))
         for form, cost in found.items()
     ]
     return [*rounded, Choice(form=floats, kl_nats=0.0, size_bytes=stored_bytes(shape, floats))]
@@ -134,7 +139,7 @@ def _spend(
                 "precision and target; raise it"
             )
         return plan
-    plan = choose_by_cost(choices, _allowed(budget) / EXPECTED_SHARE)
+    plan = choose_by_cost(choices, _allowed(budget) * PLANNED_SHARE)
     assert plan is not None, "keeping floats costs nothing"
     return plan
 

@@ -204,7 +204,7 @@ def summary(bundle: "Bundle") -> str:
         f"{bundle.folder}: {', '.join(facts)}",
         measure_coverage(manifest.quantization).sentence(),
         *(
-            [verdict(bundle.report), f"Report: {bundle.folder / 'report.md'}"]
+            [verdict(bundle.report), f"Report: {bundle.folder / 'report.html'}"]
             if bundle.report
             else []
         ),

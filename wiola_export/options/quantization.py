@@ -12,6 +12,7 @@ Calibrator = Literal["minmax", "percentile", "entropy"]
 Smoothing = float | Literal["none"]
 
 BLOCK_SIZES = (16, 32, 64, 128)
+FINEST_BLOCK_SIZE = min(BLOCK_SIZES)
 DEFAULT_BLOCK_SIZES: dict[Precision, int] = {"int8": 32, "int4": 32}
 CALIBRATED: frozenset[Method] = frozenset({"gptq", "awq", "awq-gptq"})
 DEFAULT_METHOD: Method = "gptq"
@@ -29,7 +30,8 @@ class Quantization:
         scheme: None takes `weight-only` for integers: blocks with a scale and a zero point each.
             `dynamic` (int8) stores one scale per row and quantizes activations as they come;
             `static` (int8) does so within ranges found on a text.
-        block_size: Weights of a row that share one scale; None takes 32.
+        block_size: Weights of a row that share one scale; None takes 32, and 16 for embedding and
+            head of int8.
         symmetric: Leave zero points out: fewer bytes, a larger error.
         method: How blocks are rounded (docs/quantization.md); None takes `gptq` where there is
             something to calibrate on, else `nearest`.
@@ -58,6 +60,8 @@ class Quantization:
             raise OptionError(
                 f"--block-size has no effect with --{self.precision}, scheme {scheme}"
             )
+        if self.method == "hqq" and self.symmetric:
+            raise OptionError("--method hqq moves zero points; drop --symmetric or --method hqq")
         if scheme != "weight-only" and self.method is not None:
             raise OptionError(f"--method has no effect with --{self.precision}, scheme {scheme}")
         if scheme == "float" and self.symmetric:

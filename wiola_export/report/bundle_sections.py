@@ -55,6 +55,7 @@ def _size_rows(sizes: Sizes) -> Iterator[tuple[str, str, str]]:
         yield "all matrices", size(sizes.matrices_bytes), ""
         yield "all matrices in float16", size(sizes.matrices_fp16_bytes), ""
     yield "the whole bundle", size(sizes.total_bytes), "100 %"
+    yield "keys and values in memory, a token", size(sizes.cache_bytes_per_token), ""
 
 
 def _matrices(report: Report) -> Iterator[Block]:

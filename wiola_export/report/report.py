@@ -209,6 +209,7 @@ def _size_figures(sizes: Sizes) -> dict[str, object]:
         "size_bytes": sizes.total_bytes,
         "size_by_file": sizes.by_file,
         "size_by_part": sizes.by_part,
+        "cache_bytes_per_token": sizes.cache_bytes_per_token,
         "matrices": {
             "size_bytes": sizes.matrices_bytes,
             "float16_bytes": sizes.matrices_fp16_bytes,

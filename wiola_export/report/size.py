@@ -4,7 +4,9 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 
-from wiola_runtime.manifest import Manifest, QuantizedTensor
+import numpy as np
+
+from wiola_runtime.manifest import Manifest, QuantizedTensor, StateSpec
 
 # Files about the bundle, not of it: they are written after the figures are known.
 DOCUMENTS = frozenset(
@@ -30,6 +32,7 @@ class Sizes:
             (vectors, scalars, alignment) is the last entry.
         matrices_fp16_bytes: What the same matrices take in float16.
         bits_per_weight: Of the matrices, scales and zero points included; None without any.
+        cache_bytes_per_token: Of the keys and values of all layers.
     """
 
     total_bytes: int
@@ -38,6 +41,7 @@ class Sizes:
     matrices_bytes: int
     matrices_fp16_bytes: int
     bits_per_weight: float | None
+    cache_bytes_per_token: int
 
 
 def measure_sizes(manifest: Manifest) -> Sizes:
@@ -56,7 +60,16 @@ def measure_sizes(manifest: Manifest) -> Sizes:
         matrices_bytes=matrices_bytes,
         matrices_fp16_bytes=weights * FLOAT_BITS // 8,
         bits_per_weight=matrices_bytes * 8 / weights if weights else None,
+        cache_bytes_per_token=sum(map(_bytes_per_token, manifest.states)),
     )
+
+
+def _bytes_per_token(state: StateSpec) -> int:
+    """Return what a token adds to a state: fixed axes times the size of an element."""
+    if state.kind != "cache":
+        return 0
+    sizes = [axis for axis in state.axes if isinstance(axis, int)]
+    return math.prod(sizes) * np.dtype(state.dtype).itemsize
 
 
 def part_of(tensor: QuantizedTensor) -> str:
