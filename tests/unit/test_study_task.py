@@ -49,6 +49,7 @@ def test_where_it_lies_does_not_matter(task, tmp_path):
         {"quantization": Quantization(precision="int8", method="nearest", block_size=64)},
         {"quantization": Quantization(precision="int8", method="hqq", block_size=32)},
         {"quantization": Quantization(precision="int8", method="nearest", symmetric=True)},
+        {"int8_cache": True},
         {"target": "portable"},
     ],
 )

@@ -116,6 +116,7 @@ class Task:
             "smooth": options.smoothing,
             "calibrator": options.calibrator,
             "bits_per_weight": options.budget.bits_per_weight,
+            "int8_cache": options.int8_cache,
             "target": options.target,
             "calibration_windows": None if texts is None else texts.windows,
             "calibration_context": None if texts is None else texts.context,
