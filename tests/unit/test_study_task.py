@@ -59,6 +59,13 @@ def test_other_options_are_done_again(task, changes):
     assert recall(dataclasses.replace(task, options=other)) is None
 
 
+def test_the_default_and_the_same_block_for_all_are_two_cells(tmp_path):
+    """The default takes finer blocks for embedding and head."""
+    assert (
+        make_task(tmp_path, "int8-default").choices != make_task(tmp_path, "int8-gptq-32").choices
+    )
+
+
 def test_the_windows_of_a_calibration_are_options(tmp_path):
     one = make_task(tmp_path, "int8-gptq-32")
     few = dataclasses.replace(one.options, calibration=CalibrationOptions(windows=8))

@@ -44,6 +44,7 @@ def _mixed(bits: float) -> Cell:
 
 GRID: tuple[Cell, ...] = (
     *_blocks("int8", (32, 64, 128), ("nearest", "gptq")),
+    Cell(name="int8-default", quantization=Quantization(precision="int8")),
     Cell(name="int8-dynamic", quantization=Quantization(precision="int8", scheme="dynamic")),
     Cell(name="int8-static", quantization=Quantization(precision="int8", scheme="static")),
     *_blocks("int4", (32, 64), EVERY_METHOD),

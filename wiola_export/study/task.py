@@ -14,6 +14,7 @@ from typing import Self, cast
 from wiola_export.errors import OutputError
 from wiola_export.evaluate.bootstrap import Interval
 from wiola_export.options import ExportOptions
+from wiola_export.prepare import table_block_size
 from wiola_export.report.report import Report
 from wiola_runtime.decode import decode
 from wiola_runtime.errors import BundleError
@@ -111,6 +112,7 @@ class Task:
             "precision": quantization.precision,
             "scheme": quantization.resolved_scheme,
             "block_size": quantization.resolved_block_size,
+            "table_block_size": table_block_size(quantization),
             "symmetric": quantization.symmetric,
             "method": options.method,
             "smooth": options.smoothing,
