@@ -132,17 +132,13 @@ def parse(choices: Mapping[str, Any]) -> ExportOptions:
     Raises:
         OptionError: A choice is missing, doubled, out of range or without effect.
     """
-    chosen = [name for name in PRECISIONS if choices[name]]
-    if len(chosen) != 1:
-        found = "none" if not chosen else " and ".join(f"--{name}" for name in chosen)
-        flags = ", ".join(f"--{name}" for name in PRECISIONS)
-        raise OptionError(f"expected exactly one precision of {flags}; found {found}")
+    precision = the_precision(choices)
     return ExportOptions(
         source=Source(
             variant=choices["variant"], checkpoint=choices["checkpoint"], seed=choices["seed"]
         ),
         quantization=Quantization(
-            precision=chosen[0],
+            precision=precision,
             scheme=choices["scheme"],
             block_size=choices["block_size"],
             symmetric=choices["symmetric"],
@@ -167,6 +163,20 @@ def parse(choices: Mapping[str, Any]) -> ExportOptions:
         text=choices["text"],
         force=choices["force"],
     )
+
+
+def the_precision(choices: Mapping[str, Any]) -> Precision:
+    """Return the one precision that was chosen.
+
+    Raises:
+        OptionError: There is none, or there are several.
+    """
+    chosen = [name for name in PRECISIONS if choices[name]]
+    if len(chosen) != 1:
+        found = "none" if not chosen else " and ".join(f"--{name}" for name in chosen)
+        flags = ", ".join(f"--{name}" for name in PRECISIONS)
+        raise OptionError(f"expected exactly one precision of {flags}; found {found}")
+    return chosen[0]
 
 
 def smoothing(given: str | None) -> Smoothing | None:
