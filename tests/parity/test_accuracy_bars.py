@@ -14,7 +14,7 @@ from wiola_export.source import find_model
 pytestmark = pytest.mark.slow
 
 # Precision: mean KL in nats, ratio of perplexities, share of equal best tokens.
-BARS = {"int8": (5e-4, 1.002, 0.98), "int4": (1.35e-2, 1.01, 0.91)}
+BARS = {"int8": (4e-4, 1.002, 0.98), "int4": (1.35e-2, 1.01, 0.91)}
 
 
 def measured(folder, precision):
@@ -27,7 +27,7 @@ def measured(folder, precision):
 
 @pytest.mark.parametrize("precision", BARS)
 def test_the_demo_stays_within_its_bars(tmp_path, precision):
-    """Measured: int8 4.0e-4, 1.0003, 0.986; int4 1.25e-2, 1.0044, 0.921."""
+    """Measured without calibration: int8 2.6e-4, 1.0003, 0.987; int4 1.25e-2, 1.0043, 0.922."""
     drop = measured(tmp_path / "demo", precision)
 
     kl_nats, ppl_ratio, top1 = BARS[precision]

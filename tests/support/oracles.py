@@ -139,13 +139,16 @@ def write_checkpoint(case: Case, folder: Path, weights=None) -> Path:
     return folder
 
 
-def write_bundle(checkpoint: Path, folder: Path, target: str, quantization: Quantization) -> Path:
-    """Export a folder by the pipeline's own pieces, without self-test and report."""
+def write_bundle(
+    checkpoint: Path, folder: Path, target: str, quantization: Quantization, policy=None
+) -> Path:
+    """Export a folder by the pipeline's own pieces, without calibration, self-test and report."""
+    prepared = None if policy is None else prepare.Prepared(policy=policy)
     source = Source(checkpoint=checkpoint)
     options = ExportOptions(source=source, quantization=quantization, target=target)
     model = find_model(source)
     with mock.patch("wiola_export.trace.trace", shared_trace):
-        graph, stored = pipeline.build_graph(model, options, Silent())
+        graph, stored = pipeline.build_graph(model, options, Silent(), prepared)
     folder.mkdir()
     write_model(graph, folder, Silent())
     bundle.copy_tokenizer(model, folder)
@@ -153,6 +156,6 @@ def write_bundle(checkpoint: Path, folder: Path, target: str, quantization: Quan
     return folder
 
 
-def demo_bundle(folder: Path, quantization: Quantization) -> Path:
-    """Export the packaged checkpoint for the CPU."""
-    return write_bundle(demo_folder(), folder, "cpu", quantization)
+def demo_bundle(folder: Path, quantization: Quantization, policy=None) -> Path:
+    """Export the packaged checkpoint for the CPU, as a policy says or else as is usual."""
+    return write_bundle(demo_folder(), folder, "cpu", quantization, policy)
