@@ -73,7 +73,8 @@ def corrected(weight: Tensor, moments: Moments) -> Tensor:
     lower, failed = torch.linalg.cholesky_ex(damped)
     if failed:
         return weight.clone()
-    difference = weight @ (moments.cross - moments.inputs)
+    del damped  # for wide matrices each of these takes as much as the layer
+    difference = weight @ moments.cross - weight @ moments.inputs
     return weight + CORRECTION * torch.cholesky_solve(difference.T, lower).T
 
 
@@ -87,14 +88,17 @@ def inverse_factor(moments: Tensor, order: Tensor) -> Tensor:
     diagonal = ordered.diagonal()
     mean = float(diagonal.mean()) or 1.0
     diagonal[diagonal == 0] = mean
+    added = 0.0
     for damping in DAMPINGS:
-        damped = ordered.clone()
-        damped.diagonal().add_(damping * mean)
-        lower, failed = torch.linalg.cholesky_ex(damped)
+        diagonal.add_((damping - added) * mean)
+        added = damping
+        lower, failed = torch.linalg.cholesky_ex(ordered)
         if failed:
             continue
+        inverse = torch.cholesky_inverse(lower)
+        del lower
         factor: Tensor
-        factor, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
+        factor, failed = torch.linalg.cholesky_ex(inverse, upper=True)
         if not failed:
             return factor
     raise QuantizationError(NOT_FINITE)

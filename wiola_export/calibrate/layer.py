@@ -23,6 +23,9 @@ from wiola_export.quantize.policy import Policy
 from wiola_export.quantize.rounding import Codes, round_matrix
 from wiola_export.quantize.spool import Spool
 
+# A layer has several stages, whose inputs are kept at the same time.
+STAGE_BYTES = 1 << 25
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Streams:
@@ -69,7 +72,10 @@ class LayerQuantizer:
         self, layer: LoadedLayer, groups: Sequence[Stage], original: HiddenStates
     ) -> dict[Stage, TensorGroups]:
         """Take the float stream behind a layer, and keep what each stage reads on the way."""
-        inputs = {stage: TensorGroups(self.folder / f"stage-{i}") for i, stage in enumerate(groups)}
+        inputs = {
+            stage: TensorGroups(self.folder / f"stage-{i}", STAGE_BYTES)
+            for i, stage in enumerate(groups)
+        }
         for index in range(len(original)):
             hidden = original[index]
             original[index], found = run_tapped(layer, groups, hidden, layer.weights)
