@@ -16,12 +16,13 @@ from support.tiny_bundle import tokenizer_json
 
 import wiola_runtime as wr
 from wiola_export.errors import CheckpointError, OptionError, OutputError, QuantizationError
-from wiola_export.options import ExportOptions, Quantization, Source
+from wiola_export.options import CalibrationOptions, ExportOptions, Quantization, Source
 from wiola_export.pipeline import export
 from wiola_runtime.manifest import FILE_NAME, Manifest
 
 INT8, INT4 = Quantization(precision="int8"), Quantization(precision="int4")
 FP32, FP16 = Quantization(precision="fp32"), Quantization(precision="fp16")
+NO_TEXT = CalibrationOptions(source="none")
 STAGES = 5
 
 
@@ -32,7 +33,7 @@ def options(checkpoint, out, quantization=INT8, target="cpu", **changes):
         target=target,
         out=out,
         report=False,
-        **changes,
+        **{"calibration": NO_TEXT} | changes,
     )
 
 
@@ -60,7 +61,8 @@ def test_the_folder_holds_what_the_manifest_lists(exported):
     names = {p.name for p in exported.folder.iterdir()}
 
     assert names == {
-        "README.md", "manifest.json", "model.onnx", "model.onnx.data", "tokenizer.json",
+        "README.md", "manifest.json", "model.onnx", "model.onnx.data", "plan.json",
+        "tokenizer.json",
     }  # fmt: skip
     assert exported.manifest == Manifest.read(exported.folder)
     assert set(exported.manifest.files) == names - {FILE_NAME}
@@ -76,7 +78,7 @@ def test_the_manifest_describes_the_export(exported):
     assert manifest.tokens.bos_id == 1
     assert manifest.tokens.eos_ids == (2, 4)
     assert (manifest.graph.opset, manifest.graph.domains) == (21, ("com.microsoft",))
-    assert manifest.quantization.block_size == 64
+    assert manifest.quantization.block_size == 32
     assert len(manifest.source.checkpoint_sha256) == 64
     assert manifest.source.seed is None
     first = manifest.states[0]
