@@ -95,7 +95,7 @@ def test_verify_accepts_a_good_bundle(demo_int8, capsys):
     assert main(["verify", str(demo_int8)]) == 0
     files, test = capsys.readouterr().out.splitlines()
 
-    assert files == "files: 4 as the manifest says"
+    assert files == "files: 5 as the manifest says"
     assert test.startswith("self-test: passed on CPUExecutionProvider")
 
 
