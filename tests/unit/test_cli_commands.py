@@ -57,8 +57,8 @@ def test_inspect_says_what_takes_how_much(demo_int8, capsys):
     assert main(["inspect", str(demo_int8)]) == 0
 
     out = capsys.readouterr().out
-    assert re.search(r"feed-forward +3\.0 MiB", out)
-    assert "8.62 bits per weight of the matrices" in out
+    assert re.search(r"feed-forward +3\.2 MiB", out)
+    assert "9.46 bits per weight of the matrices" in out
 
 
 def test_inspect_needs_no_onnxruntime(demo_int8):
