@@ -78,6 +78,18 @@ def test_the_estimate_is_near_the_measured_divergence(model, windows, costs, nam
     assert costs[name][FORM] == pytest.approx(expected, rel=0.45)
 
 
+def test_two_streams_of_logits_consumed_in_turn_leave_gradients_on(model, windows):
+    streams = (
+        open_executor(model, lambda name: read_tensor(model, name)).logits(windows[:16])
+        for _ in range(2)
+    )
+
+    for _ in zip(*streams, strict=True):
+        assert torch.is_grad_enabled()
+
+    assert torch.is_grad_enabled()
+
+
 def test_what_nothing_reads_is_not_listed(costs):
     assert "model.layers.0.attn.k_ctx_proj.weight" not in costs
     assert "model.layers.1.attn.k_ctx_proj.weight" in costs

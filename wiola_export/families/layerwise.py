@@ -73,17 +73,19 @@ class LayerwiseExecutor:
         """Number of layers."""
         return len(self._model.layers())
 
+    # The decorator sets the mode anew at each resumption; a `with` would leave it set in the caller
+    # between yields, and for good where two of these are consumed in turn.
+    @torch.no_grad()
     def logits(self, windows: NDArray[np.int64], batch: int = 8) -> Iterator[NDArray[np.float32]]:
         """Yield logits (B, T, V) of consecutive groups of `batch` windows (W, T)."""
         groups = [torch.from_numpy(windows[i : i + batch]) for i in range(0, len(windows), batch)]
-        with torch.no_grad():
-            weights = self.head_weights()
-            hidden = [self.embed(ids, weights) for ids in groups]
-            for layer in self.layers():
-                for i, state in enumerate(hidden):
-                    hidden[i] = layer.run(state)
-            for state in hidden:
-                yield self.head(state, weights).numpy()
+        weights = self.head_weights()
+        hidden = [self.embed(ids, weights) for ids in groups]
+        for layer in self.layers():
+            for i, state in enumerate(hidden):
+                hidden[i] = layer.run(state)
+        for state in hidden:
+            yield self.head(state, weights).numpy()
 
     def embed(self, token_ids: Tensor, weights: Mapping[str, Tensor]) -> Hidden:
         """Look up (B, T) token ids, with weights from `head_weights`."""
