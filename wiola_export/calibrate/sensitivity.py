@@ -11,7 +11,7 @@ arXiv 1412.1193, section 9.
 Axes: W windows, T tokens of a window, V vocabulary, d hidden size.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -63,19 +63,22 @@ def measure_sensitivity(
         states = [_spill((executor.embed(ids, outside) for ids in groups), folder / "embedded")]
         for index, layer in enumerate(executor.layers()):
             states.append(_spill((layer.run(h) for h in states[-1]), folder / f"layer-{index}"))
-    gradients = _through_head(executor, states.pop(), candidates, scores)
+    gradients = _through_head(executor, outside, states.pop(), candidates, scores)
     loaded = progress.track(executor.layers_backward(), executor.num_layers)
     for layer, inputs in zip(loaded, reversed(states), strict=True):
         gradients = _through_layer(layer, inputs, gradients, candidates, scores)
-    _through_embedding(executor, groups, gradients, candidates, scores)
+    _through_embedding(executor, outside, zip(groups, gradients, strict=True), candidates, scores)
     return _costs(scores, tokens=windows.shape[1])
 
 
 def _through_head(
-    executor: LayerwiseExecutor, states: HiddenStates, candidates: Candidates, scores: Scores
+    executor: LayerwiseExecutor,
+    weights: Mapping[str, Tensor],
+    states: HiddenStates,
+    candidates: Candidates,
+    scores: Scores,
 ) -> list[Hidden]:
     """Score the matrices that make logits; return the gradient of each window's loss."""
-    weights = executor.head_weights()
     differences = _differences("embedding", weights, candidates)
     generator = torch.Generator().manual_seed(0)
     gradients: list[Hidden] = []
@@ -127,16 +130,18 @@ def _through_layer(
 
 def _through_embedding(
     executor: LayerwiseExecutor,
-    groups: Sequence[Tensor],
-    gradients: Sequence[Hidden],
+    weights: Mapping[str, Tensor],
+    windows: Iterable[tuple[Tensor, Hidden]],
     candidates: Candidates,
     scores: Scores,
 ) -> None:
-    """Score the lookups; a table that makes logits too has a score of each window already."""
-    weights = executor.head_weights()
+    """Score the lookups, given the ids of each window and the gradient that reaches them.
+
+    A table that makes logits too has a score of each window already.
+    """
     differences = _differences("embedding", weights, candidates)
     names = list(differences)
-    for index, (ids, gradient) in enumerate(zip(groups, gradients, strict=True)):
+    for index, (ids, gradient) in enumerate(windows):
         tracked = {n: w.detach().requires_grad_(n in differences) for n, w in weights.items()}
         x = executor.embed(ids, tracked).x
         found = torch.autograd.grad(x, [tracked[n] for n in names], gradient.x, allow_unused=True)
