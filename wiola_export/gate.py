@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from wiola_export.errors import AccuracyError, QuantizationError
 from wiola_export.options import Budget
+from wiola_export.report.coverage import QUANTIZED_BITS
 from wiola_export.report.report import Report
 from wiola_export.report.tensors import TensorFigures
 from wiola_runtime.manifest import Precision, QuantizedTensor
 
 NAMED_TENSORS = 5
-MOST_ROUNDED_BITS = 8
 
 
 def require_accuracy(report: Report, budget: Budget) -> None:
@@ -40,7 +40,7 @@ def require_rounding(stored: Sequence[QuantizedTensor], precision: Precision) ->
     Raises:
         QuantizationError: No matrix is rounded.
     """
-    rounded = [tensor for tensor in stored if tensor.bits <= MOST_ROUNDED_BITS]
+    rounded = [tensor for tensor in stored if tensor.bits <= QUANTIZED_BITS]
     if precision in ("int8", "int4") and not rounded:
         raise QuantizationError(
             f"--{precision} was asked for, but 0 of {len(stored)} matrices are rounded; give some "
@@ -50,7 +50,7 @@ def require_rounding(stored: Sequence[QuantizedTensor], precision: Precision) ->
 
 def worst(tensors: Sequence[TensorFigures]) -> list[str]:
     """Name the rounded matrices that cost most: by sensitivity, or else by their own error."""
-    rounded = [tensor for tensor in tensors if tensor.bits <= MOST_ROUNDED_BITS]
+    rounded = [tensor for tensor in tensors if tensor.bits <= QUANTIZED_BITS]
     ranked = sorted(
         rounded,
         key=lambda tensor: (tensor.sensitivity_nats or 0.0, tensor.relative_error or 0.0),

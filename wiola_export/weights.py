@@ -70,21 +70,27 @@ class StoredWeight:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class ScaledWeight:
-    """A weight times a constant."""
+class _Multiplied:
+    """A weight whose numbers are multiplied on the way."""
 
     weight: Weight
-    factor: float
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the scaled weight."""
+        """Shape of the weight."""
         return self.weight.shape
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Sources of the scaled weight."""
+        """Sources of the weight."""
         return self.weight.sources
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class ScaledWeight(_Multiplied):
+    """A weight times a constant."""
+
+    factor: float
 
     def rows(self, start: int, stop: int) -> Rows:
         """Scale rows."""
@@ -104,21 +110,10 @@ class Factors:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class RescaledWeight:
+class RescaledWeight(_Multiplied):
     """A tensor whose rows and columns are multiplied by factors."""
 
-    weight: Weight
     factors: Factors
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the tensor."""
-        return self.weight.shape
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """Sources of the tensor."""
-        return self.weight.sources
 
     def rows(self, start: int, stop: int) -> Rows:
         """Read rows and multiply them."""
