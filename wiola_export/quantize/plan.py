@@ -11,6 +11,7 @@ from typing import Literal, cast
 from wiola_export.errors import OptionError
 from wiola_export.options import BLOCK_SIZES
 from wiola_export.quantize.formats import FLOAT_BITS, Blocks, FloatName, Floats, Format
+from wiola_export.quantize.recipes import FLOAT_TYPES, Part, block_parts
 from wiola_runtime.manifest import QuantizedTensor
 
 PLAN_VERSION = 1
@@ -67,15 +68,10 @@ def plan_of(tensors: Iterable[QuantizedTensor]) -> Plan:
 
 def stored_bytes(shape: tuple[int, ...], form: Format) -> int:
     """Return the bytes of a matrix (N, K) in the layout of the block kernels, or as floats."""
-    rows, columns = shape
     if isinstance(form, Floats):
-        return rows * columns * FLOAT_BITS[form.dtype] // 8
+        return Part(FLOAT_TYPES[form.dtype], shape).size_bytes
     assert isinstance(form, Blocks)
-    blocks = -(-columns // form.block_size)
-    codes = rows * blocks * form.block_size * form.bits // 8
-    scales = rows * blocks * FLOAT_BITS[form.scales] // 8
-    zero_points = 0 if form.symmetric else rows * -(-blocks * form.bits // 8)
-    return codes + scales + zero_points
+    return sum(part.size_bytes for part in block_parts(shape, form, "kernel").values())
 
 
 def choose_by_size(choices: Mapping[str, Sequence[Choice]], size_bytes: float) -> Plan | None:

@@ -4,12 +4,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Literal
 
+from wiola_export.options import FINEST_BLOCK_SIZE
 from wiola_export.quantize.formats import Blocks, FloatName, Floats, Format
 from wiola_export.quantize.rounded import NEAREST, Rounding
 
 Role = Literal["matrix", "head", "embedding"]
-
-SMALLEST_BLOCK = 16
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,9 +54,9 @@ class Policy:
             note = "kept: the plan says so" if isinstance(self.planned.get(name), Floats) else ""
             return Decision(wanted, note, self.rounding)
         size = wanted.block_size
-        while columns % size and size > SMALLEST_BLOCK:
+        while columns % size and size > FINEST_BLOCK_SIZE:
             size //= 2
         if columns % size:
-            note = f"kept: {columns} features are no multiple of {SMALLEST_BLOCK}"
+            note = f"kept: {columns} features are no multiple of {FINEST_BLOCK_SIZE}"
             return Decision(Floats(self.floats), note)
         return Decision(dataclasses.replace(wanted, block_size=size), rounding=self.rounding)

@@ -81,6 +81,27 @@ class FloatRecipe:
         return {"values": values}
 
 
+def block_parts(shape: tuple[int, ...], form: Blocks, layout: Layout) -> dict[str, Part]:
+    """Return the tensors that stand for a matrix (N, K) in blocks, by role."""
+    rows, columns = shape
+    blocks = -(-columns // form.block_size)
+    scales = Part(FLOAT_TYPES[form.scales], (rows, blocks))
+    if layout == "standard":
+        dtype = ir.DataType.UINT4 if form.bits == 4 else ir.DataType.UINT8  # noqa: PLR2004
+        return {
+            "codes": Part(dtype, (rows, columns)),
+            "scales": scales,
+            "zero_points": Part(dtype, (rows, blocks)),
+        }
+    parts = {
+        "codes": Part(ir.DataType.UINT8, (rows, blocks, form.block_size * form.bits // 8)),
+        "scales": scales,
+    }
+    if not form.symmetric:
+        parts["zero_points"] = Part(ir.DataType.UINT8, (rows, -(-blocks * form.bits // 8)))
+    return parts
+
+
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class BlockRecipe:
     """Rounds blocks of rows.
@@ -96,31 +117,9 @@ class BlockRecipe:
     layout: Layout
     rounding: Rounding = NEAREST
 
-    @property
-    def blocks(self) -> int:
-        """Blocks of one row."""
-        return -(-self.weight.shape[1] // self.form.block_size)
-
     def parts(self) -> Mapping[str, Part]:
         """Return `codes`, `scales` and, unless symmetric in a kernel, `zero_points`."""
-        rows, columns = self.weight.shape
-        bits, size = self.form.bits, self.form.block_size
-        scales = Part(FLOAT_TYPES[self.form.scales], (rows, self.blocks))
-        if self.layout == "standard":
-            dtype = ir.DataType.UINT4 if bits == 4 else ir.DataType.UINT8  # noqa: PLR2004
-            return {
-                "codes": Part(dtype, (rows, columns)),
-                "scales": scales,
-                "zero_points": Part(dtype, (rows, self.blocks)),
-            }
-        parts = {
-            "codes": Part(ir.DataType.UINT8, (rows, self.blocks, size * bits // 8)),
-            "scales": scales,
-        }
-        if not self.form.symmetric:
-            packed = (rows, -(-self.blocks * bits // 8))
-            parts["zero_points"] = Part(ir.DataType.UINT8, packed)
-        return parts
+        return block_parts(self.weight.shape, self.form, self.layout)
 
     def make(self) -> Mapping[str, Array]:
         """Round chunks of rows, several at a time."""
