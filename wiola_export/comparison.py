@@ -5,7 +5,6 @@ import dataclasses
 import itertools
 import shutil
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -101,7 +100,10 @@ def compare_with_checkpoint(
         wanted = {one.graph: one.target for one in climbs if one.graph is not None}
         contest = Contest(
             model=model,
-            graphs={n: stack.enter_context(_opened(graphs[t])) for n, t in wanted.items()},
+            graphs={
+                name: stack.enter_context(_opened(graphs[target], progress))
+                for name, target in wanted.items()
+            },
             bundles=opened,
             steps=tuple(pair for one in climbs for pair in one.steps.values()),
         )
@@ -161,8 +163,8 @@ def obstacle(graph: FloatGraph | None) -> str:
 
 
 @contextlib.contextmanager
-def _opened(graph: FloatGraph) -> Iterator[wr.Model]:
-    with scratch_folder("wiola-float-", warnings.warn) as folder:
+def _opened(graph: FloatGraph, progress: Progress) -> Iterator[wr.Model]:
+    with scratch_folder("wiola-float-", progress.warn) as folder:
         graph.write(folder)
         with wr.load(folder, verify=False) as model:
             yield model
