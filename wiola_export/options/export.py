@@ -133,11 +133,10 @@ class ExportOptions:
                 f"--method {method} needs trained weights: calibrating random ones says nothing; "
                 "give --checkpoint DIR or drop --method"
             )
-        if self.calibrates or self.calibration == CalibrationOptions(source=source):
-            without_effect = not self.calibrates and source not in (None, DATA_FREE)
-        else:
-            without_effect = True
-        if without_effect:
+        given = source not in (None, DATA_FREE) or self.calibration != CalibrationOptions(
+            source=source
+        )
+        if given and not self.calibrates:
             raise OptionError(f"--calibration has no effect here: {self._why_data_free()}; drop it")
 
     def _check_activations(self) -> None:
