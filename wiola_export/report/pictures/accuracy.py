@@ -13,6 +13,8 @@ from wiola_export.report.pictures.canvas import (
     INK,
     MUTED,
     PAPER,
+    ROW_INCHES,
+    WIDTH_INCHES,
     above_zero,
     colours,
     draw,
@@ -20,8 +22,6 @@ from wiola_export.report.pictures.canvas import (
     powers_of_ten,
 )
 
-WIDTH_INCHES = 7.2
-ROW_INCHES = 0.36
 LEAST_AGREEMENT_SHOWN = 0.01
 
 

@@ -15,7 +15,9 @@ from wiola_export.report.pictures.canvas import (
     INK,
     MUTED,
     PAPER,
+    ROW_INCHES,
     SERIES,
+    WIDTH_INCHES,
     above_zero,
     colours,
     draw,
@@ -24,8 +26,6 @@ from wiola_export.report.pictures.canvas import (
 )
 from wiola_export.report.size import Sizes
 
-WIDTH_INCHES = 7.2
-ROW_INCHES = 0.36
 LEAST_DECADES = 1.0  # values that are nearly equal shall look nearly equal
 FAINTEST, STRONGEST = 0.08, 0.95
 DARK_CELL = 0.7

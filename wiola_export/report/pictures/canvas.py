@@ -53,6 +53,9 @@ _STYLE: dict[Any, Any] = {
 }
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 PACKAGE, STYLE_SHEET = "wiola_export.report", "templates/page.css"
+# Pictures have the width of the page's text; a row of bars has this height.
+WIDTH_INCHES = 7.2
+ROW_INCHES = 0.36
 FIRST_RULE = "* {"  # what is before it are the variables
 FINE_DECADES = 1.5
 SMALLEST_NATS = 1e-10

@@ -10,13 +10,14 @@ from wiola_export.report.pictures.canvas import (
     ACCENT,
     MUTED,
     PAPER,
+    WIDTH_INCHES,
     above_zero,
     draw,
     powers_of_ten,
     short,
 )
 
-SIZE_INCHES = (7.2, 4.6)
+HEIGHT_INCHES = 4.6
 
 
 def scatter(key: str, points: Sequence[Point]) -> str:
@@ -50,7 +51,7 @@ def scatter(key: str, points: Sequence[Point]) -> str:
         axes.set_xlabel("size of the bundle, MiB")
         axes.set_ylabel("mean KL divergence, nats")
 
-    return draw(f"{key}-frontier", SIZE_INCHES, paint)
+    return draw(f"{key}-frontier", (WIDTH_INCHES, HEIGHT_INCHES), paint)
 
 
 def _places(points: Sequence[Point]) -> tuple[list[float], list[float]]:
