@@ -19,6 +19,7 @@ ALL = (
     "ContextAttention",
     "GatedBlend",
     "Linear",
+    "RMSNorm",
     "RunningMean",
     "SRPE",
     "SiLU",
@@ -93,6 +94,21 @@ def test_wrms_norm_keeps_its_statistics_in_float32(dtype):
     expected = weight * z / np.sqrt((z * z).mean(-1, keepdims=True) + 1e-6)
     assert found.dtype == dtype
     assert distance(found, expected) < (1e-5 if dtype == np.float32 else 5e-3)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_rms_norm_is_a_wrms_norm_without_offset(dtype):
+    """In float32 too: the square of 800 is beyond float16."""
+    x, weight = normal(2, 3, 16).astype(dtype), normal(16).astype(dtype)
+    x[..., 4] *= 800
+
+    (found,) = call("RMSNorm", [x, weight], {"epsilon": 1e-6})
+
+    (shifted,) = call("WRMSNorm", [x, weight, np.zeros_like(weight)], {"epsilon": 1e-6})
+    torch_side = ops.rms_norm(torch.from_numpy(x), torch.from_numpy(weight), 1e-6)
+    assert found.dtype == dtype
+    assert np.array_equal(found, shifted)
+    assert distance(torch_side, found) < (1e-5 if dtype == np.float32 else 5e-3)
 
 
 @pytest.mark.parametrize("size", [2, 16, 24])

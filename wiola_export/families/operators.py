@@ -56,7 +56,14 @@ def wrms_norm(x: Tensor, weight: Tensor, offset: Tensor, epsilon: float) -> Tens
     """Return γ ⊙ z / sqrt(mean(z²) + epsilon) with z = x + δ, in float32 (WRMSNorm)."""
     if torch.compiler.is_exporting():
         return _record("WRMSNorm", [x, weight, offset], {"epsilon": epsilon}, x.shape)
-    z = x.float() + offset.float()
+    return rms_norm(x.float() + offset.float(), weight.float(), epsilon).to(x.dtype)
+
+
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """Return γ ⊙ x / sqrt(mean(x²) + epsilon), in float32 (RMSNorm)."""
+    if torch.compiler.is_exporting():
+        return _record("RMSNorm", [x, weight], {"epsilon": epsilon}, x.shape)
+    z = x.float()
     z = z * torch.rsqrt(z.square().mean(-1, keepdim=True) + epsilon)
     return (weight.float() * z).to(x.dtype)
 

@@ -9,7 +9,7 @@ from wiola_export.weights import initializer_weight
 # Kernels that are the reason for the pass, and what must not lose precision.
 HALF = {"Linear", "RotaryEmbedding", "SRPE", "GroupQueryAttention"}
 FULL = {
-    "SkipSimplifiedLayerNormalization", "SimplifiedLayerNormalization", "WRMSNorm",
+    "SkipSimplifiedLayerNormalization", "SimplifiedLayerNormalization", "WRMSNorm", "RMSNorm",
     "RunningMean",
 }  # fmt: skip
 MATRIX_AXES = 2
