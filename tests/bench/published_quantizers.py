@@ -19,7 +19,7 @@ from hqq.core.quantize import Quantizer
 from llmcompressor.modifiers.gptq.gptq_quantize import quantize_weight
 
 from wiola_calibration import packaged_calibration
-from wiola_export.calibrate.gptq import gptq
+from wiola_export.calibrate.gptq import gptq, metric_of
 from wiola_export.calibrate.hidden import window_groups
 from wiola_export.calibrate.moments import Moments
 from wiola_export.calibrate.taps import inputs_of, stages
@@ -92,7 +92,7 @@ def compare_gptq(weight, moments, form):
     weight = torch.nn.functional.pad(weight, (0, whole - columns))
     moments = torch.nn.functional.pad(moments, (0, whole - columns, 0, whole - columns))
     nearest = round_matrix(weight.numpy(), form)
-    ours = gptq(weight.clone(), moments.clone(), form)
+    ours = gptq(weight.clone(), metric_of(moments.clone()), form)
     scales = torch.from_numpy(nearest.scales.astype(np.float32))
     zeros = torch.from_numpy(nearest.zero_points.astype(np.float32)) - form.middle
     same_ranges = published_gptq(weight, moments, form, scales, zeros)

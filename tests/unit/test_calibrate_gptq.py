@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support import quantizer_oracles as oracle
 
 from wiola_export.calibrate import gptq as module
-from wiola_export.calibrate.gptq import corrected, gptq
+from wiola_export.calibrate.gptq import corrected, gptq, metric_of
 from wiola_export.calibrate.moments import Moments
 from wiola_export.errors import QuantizationError
 from wiola_export.quantize.formats import Blocks
@@ -58,7 +58,14 @@ def moments_of(x):
 
 def run(weight, moments, form):
     """Round, leaving the arguments as they are."""
-    return gptq(torch.from_numpy(weight.copy()), torch.from_numpy(moments.copy()), form)
+    metric = metric_of(torch.from_numpy(moments.copy()))
+    return gptq(torch.from_numpy(weight.copy()), metric, form)
+
+
+def round_corrected(weight, moments):
+    """Round as the weights of a layer are."""
+    (target,) = corrected([weight], moments)
+    return gptq(target, metric_of(moments.inputs), Blocks(bits=4, block_size=32))
 
 
 def codes_of(made, features):
@@ -219,6 +226,17 @@ def test_the_unit_of_the_inputs_does_not_matter(seed, form):
     np.testing.assert_array_equal(one.codes, other.codes)
 
 
+@pytest.mark.parametrize("rows", [1, 5, 7, 8])
+def test_rows_do_not_depend_on_each_other(rows):
+    weight, x, form = matrix(7, 8, 72), inputs(7, 300, 72), Blocks(bits=4, block_size=32)
+    expected = run(weight, moments_of(x), form)
+
+    with mock.patch.object(module, "ROWS", rows):
+        made = run(weight, moments_of(x), form)
+
+    np.testing.assert_allclose(made.matrix(72), expected.matrix(72), atol=1e-6)
+
+
 @pytest.mark.parametrize("batch", [1, 7, 64, 1000])
 def test_the_batch_is_a_matter_of_speed(batch):
     weight, x, form = matrix(7, 32, 100), inputs(7, 300, 100), Blocks(bits=4, block_size=32)
@@ -247,7 +265,7 @@ def test_inputs_that_are_not_finite_are_refused(features, feature, value):
     weight = torch.from_numpy(matrix(8, 3, features))
 
     with pytest.raises(QuantizationError, match=f"^{re.escape(NOT_FINITE)}$"):
-        gptq(corrected(weight, moments), moments.inputs, Blocks(bits=4, block_size=32))
+        round_corrected(weight, moments)
 
 
 def test_inputs_that_only_the_float_model_has_infinite_are_refused():
@@ -258,7 +276,7 @@ def test_inputs_that_only_the_float_model_has_infinite_are_refused():
     weight = torch.from_numpy(matrix(8, 3, 40))
 
     with pytest.raises(QuantizationError, match=f"^{re.escape(NOT_FINITE)}$"):
-        gptq(corrected(weight, moments), moments.inputs, Blocks(bits=4, block_size=32))
+        round_corrected(weight, moments)
 
 
 # The corrected target
@@ -282,7 +300,7 @@ def test_a_model_that_errs_nowhere_has_its_own_weights_as_target(seed, features,
     x, _ = pair(seed, tokens, features, 0)
     weight = torch.from_numpy(matrix(seed, 4, features))
 
-    found = corrected(weight, moments_of_pair(x, x))
+    found = corrected([weight], moments_of_pair(x, x))[0]
 
     np.testing.assert_array_equal(found, weight)
 
@@ -296,7 +314,7 @@ def test_the_whole_correction_is_the_least_squares_fit(seed, features):
     fit, *_ = np.linalg.lstsq(x.astype(np.float64), y.astype(np.float64) @ weight.T, rcond=None)
 
     with mock.patch.multiple(module, CORRECTION=1.0, DAMPING=1e-7):
-        found = corrected(torch.from_numpy(weight), moments_of_pair(x, y)).numpy()
+        found = corrected([torch.from_numpy(weight)], moments_of_pair(x, y))[0].numpy()
 
     np.testing.assert_allclose(found, fit.T, atol=2e-2 * np.abs(fit).max())
 
@@ -309,7 +327,7 @@ def test_the_target_is_closer_to_the_float_models_products(seed, features, token
     x, y = pair(seed, tokens, features, noise)
     weight = matrix(seed, 4, features)
 
-    target = corrected(torch.from_numpy(weight), moments_of_pair(x, y)).numpy()
+    target = corrected([torch.from_numpy(weight)], moments_of_pair(x, y))[0].numpy()
 
     wanted = y.astype(np.float64) @ weight.T
     before, after = (np.square(wanted - x @ w.T.astype(np.float64)).sum() for w in (weight, target))
@@ -321,7 +339,7 @@ def test_the_weight_itself_is_never_changed():
     weight = torch.from_numpy(matrix(4, 3, 40))
     before = weight.clone()
 
-    gptq(corrected(weight, moments_of_pair(x, y)), torch.eye(40), Blocks(bits=4, block_size=32))
+    round_corrected(weight, moments_of_pair(x, y))
 
     assert torch.equal(weight, before)
 

@@ -5,6 +5,9 @@ Transformers", arXiv 2210.17323, algorithm 1, with static groups and activation 
 Axes: N rows (output features), K input features, b blocks of a row, k features of a block.
 """
 
+import dataclasses
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -24,36 +27,55 @@ DAMPING = 0.01
 DAMPINGS = (DAMPING, 0.1, 1.0, 10.0)
 # Errors are moved to later features at once within a batch, and batch-wise beyond it.
 BATCH = 128
+# Rows do not depend on each other; so many are rounded together, since each takes four copies.
+ROWS = 8192
 NOT_FINITE = (
     "the inputs of a matrix are not finite in the float model; check the checkpoint, or "
     "round without a text: --calibration none"
 )
 
 
-def gptq(weight: Tensor, moments: Tensor, form: Blocks) -> Codes:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Metric:
+    """What errors of the features of an input cost, factored for all weights that read it.
+
+    Attributes:
+        order: Features in descending order of their second moment, (K,).
+        factor: Upper Cholesky factor of the inverse of the damped moments in that order, (K, K).
+    """
+
+    order: Tensor
+    factor: Tensor
+
+
+def gptq(weight: Tensor, metric: Metric, form: Blocks) -> Codes:
     """Round a weight (N, K) so that its products with the inputs seen change least.
 
     Scales and zero points are those of nearest rounding, blocks of the weight in its own order;
-    features are rounded in descending order of their second moment.
+    features are rounded in the order of the metric.
 
     Args:
         weight: Float32 (N, K).
-        moments: Σ x xᵀ of the inputs, (K, K).
+        metric: Of the inputs.
         form: Bits and blocks.
 
     Raises:
-        QuantizationError: Moments, or the target corrected by them, are not finite.
+        QuantizationError: The weight is not finite.
     """
-    order = torch.argsort(moments.diagonal(), descending=True, stable=True)
-    factor = inverse_factor(moments, order)
     if not torch.isfinite(weight).all():
         raise QuantizationError(NOT_FINITE)
+    chunks = (weight[start : start + ROWS] for start in range(0, len(weight), ROWS))
+    return Codes.joined([_round_rows(rows, metric, form) for rows in chunks])
+
+
+def _round_rows(weight: Tensor, metric: Metric, form: Blocks) -> Codes:
+    order = metric.order
     ranges = round_blocks(pad_to_blocks(weight.numpy(), form.block_size), form)
     blocks = order // form.block_size
     scales = torch.from_numpy(ranges.scales.astype("float32"))[:, blocks]
     scales = torch.where(scales == 0, 1, scales)
     zero_points = torch.from_numpy(ranges.zero_points.astype("float32"))[:, blocks]
-    rounded = _round(weight[:, order], factor, (scales, zero_points), form.highest_code)
+    rounded = _round(weight[:, order], metric.factor, (scales, zero_points), form.highest_code)
     codes = torch.empty_like(rounded)
     codes[:, order] = rounded
     blocked = pad_to_blocks(codes.numpy(), form.block_size)
@@ -61,8 +83,8 @@ def gptq(weight: Tensor, moments: Tensor, form: Blocks) -> Codes:
     return Codes(blocked.astype("uint8"), ranges.scales, ranges.zero_points)
 
 
-def corrected(weight: Tensor, moments: Moments) -> Tensor:
-    """Return the target (N, K) whose products with the quantized model's inputs are the float ones.
+def corrected(weights: Sequence[Tensor], moments: Moments) -> list[Tensor]:
+    """Return targets (N, K) whose products with the quantized model's inputs are the float ones.
 
     With x the inputs of the quantized model and y those of the float model, W y is best matched by
     (W Σ y xᵀ (Σ x xᵀ)⁻¹) x; the target goes `CORRECTION` of the way there. Errors of earlier
@@ -72,18 +94,25 @@ def corrected(weight: Tensor, moments: Moments) -> Tensor:
     damped.diagonal().add_(DAMPING * float(damped.diagonal().mean()) or 1.0)
     lower, failed = torch.linalg.cholesky_ex(damped)
     if failed:
-        return weight.clone()
+        return [weight.clone() for weight in weights]
     del damped  # for wide matrices each of these takes as much as the layer
-    difference = weight @ moments.cross - weight @ moments.inputs
-    return weight + CORRECTION * torch.cholesky_solve(difference.T, lower).T
+    differences = [weight @ moments.cross - weight @ moments.inputs for weight in weights]
+    return [
+        weight + CORRECTION * torch.cholesky_solve(difference.T, lower).T
+        for weight, difference in zip(weights, differences, strict=True)
+    ]
 
 
-def inverse_factor(moments: Tensor, order: Tensor) -> Tensor:
-    """Return the upper Cholesky factor (K, K) of the inverse of the damped, ordered moments.
+def metric_of(moments: Tensor) -> Metric:
+    """Factor the second moments Σ x xᵀ of an input, (K, K).
 
     Features that were never seen get the mean moment: they are rounded to nearest. Damping grows
     until the matrix can be factored.
+
+    Raises:
+        QuantizationError: Moments are not finite.
     """
+    order = torch.argsort(moments.diagonal(), descending=True, stable=True)
     ordered = moments[order][:, order]
     diagonal = ordered.diagonal()
     mean = float(diagonal.mean()) or 1.0
@@ -97,10 +126,9 @@ def inverse_factor(moments: Tensor, order: Tensor) -> Tensor:
             continue
         inverse = torch.cholesky_inverse(lower)
         del lower
-        factor: Tensor
         factor, failed = torch.linalg.cholesky_ex(inverse, upper=True)
         if not failed:
-            return factor
+            return Metric(order, factor)
     raise QuantizationError(NOT_FINITE)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from wiola_export.calibrate.gptq import corrected, gptq
+from wiola_export.calibrate.gptq import corrected, gptq, metric_of
 from wiola_export.calibrate.hidden import HiddenStates, TensorGroups
 from wiola_export.calibrate.moments import Moments
 from wiola_export.calibrate.rescale import at_reader, find_scales, rescaled
@@ -20,7 +20,7 @@ from wiola_export.families.layerwise import LoadedLayer
 from wiola_export.options import Method
 from wiola_export.quantize.formats import Blocks
 from wiola_export.quantize.policy import Policy
-from wiola_export.quantize.rounding import Codes, round_matrix
+from wiola_export.quantize.rounding import round_matrix
 from wiola_export.quantize.spool import Spool
 
 # A layer has several stages, whose inputs are kept at the same time.
@@ -92,25 +92,25 @@ class LayerQuantizer:
     ) -> dict[str, Tensor]:
         """Round the weights that read one input."""
         first = next(iter(forms))
-        moments = None
-        if "gptq" in self.method:
+        targets = {name: weights[name] for name in forms}
+        if "gptq" not in self.method:
+            codes = {n: round_matrix(w.numpy(), forms[n]) for n, w in targets.items()}
+        else:
             moments = Moments(weights[first].shape[1])
             for hidden, original in zip(*streams, strict=True):
                 moments.add(input_of(layer, first, hidden, weights), original)
+            found = corrected(list(targets.values()), moments)
+            metric = metric_of(moments.inputs)
+            codes = {
+                name: gptq(target, metric, forms[name])
+                for name, target in zip(targets, found, strict=True)
+            }
+        for name, made in codes.items():
+            self.spool.put(layer.full_name(name), made, forms[name])
         return {
-            name: self._weight(layer.full_name(name), weights[name], form, moments)
-            for name, form in forms.items()
+            name: torch.from_numpy(made.matrix(weights[name].shape[1]))
+            for name, made in codes.items()
         }
-
-    def _weight(self, name: str, weight: Tensor, form: Blocks, moments: Moments | None) -> Tensor:
-        """Round one weight, keep its codes, and return it as it will be computed with."""
-        codes: Codes
-        if moments is None:
-            codes = round_matrix(weight.numpy(), form)
-        else:
-            codes = gptq(corrected(weight, moments), moments.inputs, form)
-        self.spool.put(name, codes, form)
-        return torch.from_numpy(codes.matrix(weight.shape[1]))
 
     def _forms(self, layer: LoadedLayer, names: Sequence[str]) -> dict[str, Blocks]:
         """Return the formats of those weights that are rounded in blocks."""

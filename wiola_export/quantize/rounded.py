@@ -37,8 +37,8 @@ class Rounding:
             QuantizationError: A weight is beyond what the format holds.
         """
         if isinstance(weight, StackedWeight):
-            parts = [self.rows(part, *span, form) for part, span in weight.spans(start, stop)]
-            return parts[0] if len(parts) == 1 else _joined(parts)
+            spans = weight.spans(start, stop)
+            return Codes.joined([self.rows(part, *span, form) for part, span in spans])
         found = self._rounded.get(weight.sources[0])
         if found is None:
             largest = LARGEST_WEIGHTS[form.scales]
@@ -72,11 +72,3 @@ def fitting_rows(weight: Weight, start: int, stop: int, largest: float) -> Rows:
             f"float32 with --fp32"
         )
     return rows
-
-
-def _joined(parts: list[Codes]) -> Codes:
-    return Codes(
-        np.concatenate([part.codes for part in parts]),
-        np.concatenate([part.scales for part in parts]),
-        np.concatenate([part.zero_points for part in parts]),
-    )

@@ -4,6 +4,8 @@ Axes: n rows, b blocks of a row, k weights of a block.
 """
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +32,17 @@ class Codes:
     codes: NDArray[np.uint8]
     scales: NDArray[np.floating]
     zero_points: NDArray[np.uint8]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Put the rows of several under each other."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            np.concatenate([part.codes for part in parts]),
+            np.concatenate([part.scales for part in parts]),
+            np.concatenate([part.zero_points for part in parts]),
+        )
 
     def dequantize(self) -> Floats32:
         """Return what a kernel multiplies with, (n, b, k)."""
