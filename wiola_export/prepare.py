@@ -142,7 +142,6 @@ def _round_weights(
         progress.stage("measuring sensitivities")
         sensitivity = cost_of_policy(model, windows, policy, folder, progress)
     if options.method in CALIBRATED:
-        progress.stage("calibrating")
         done = calibrate(model, windows, options.method, policy, folder, progress)
         policy = dataclasses.replace(policy, rounding=Rounding(round_blocks, done.rounded))
         factors = done.factors

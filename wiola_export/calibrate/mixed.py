@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wiola_export.calibrate.sensitivity import Costs, measure_sensitivity
+from wiola_export.calibrate.tables import COARSE_BITS
 from wiola_export.errors import OptionError
 from wiola_export.options import BLOCK_SIZES, Budget, ExportOptions
 from wiola_export.progress import Progress
@@ -26,9 +27,10 @@ from wiola_export.source import Model
 
 # Windows whose gradients are looked at; each is one sample of the estimate.
 SENSITIVITY_WINDOWS = 32
-# Costs are those of nearest rounding. GPTQ brings the matrices down to about so much of it; tables
-# stay rounded to nearest (docs/decisions/0007-calibration.md).
+# Costs are those of nearest rounding. GPTQ brings matrices down to about so much of it, and less
+# in a coarse table, which is looked up too (docs/decisions/0007-calibration.md).
 GPTQ_SHARE = 0.55
+GPTQ_TABLE_SHARE = 0.8
 # The rest of a limit is left to kernels, which round activations, and to the text being another.
 PLANNED_SHARE = 0.85
 
@@ -58,16 +60,22 @@ def plan_bits(
     Raises:
         OptionError: Nothing fits the budget.
     """
-    shares: dict[str, float] = {}
+    roles: dict[str, Role] = {}
 
     def forms(role: Role, name: str, shape: tuple[int, ...]) -> Sequence[Format]:
-        shares[name] = GPTQ_SHARE if role == "matrix" and "gptq" in options.method else 1.0
+        roles[name] = role
         return candidates(policy, shape)
+
+    def left(name: str, form: Format) -> float:
+        return _left_by_gptq(roles[name], form) if "gptq" in options.method else 1.0
 
     costs = measure_sensitivity(model, sample_of(windows), forms, folder, progress)
     shapes = model.config.tensor_shapes()
     choices = {
-        name: _choices(shapes[name], found, policy, shares[name]) for name, found in costs.items()
+        name: _choices(
+            shapes[name], {form: cost * left(name, form) for form, cost in found.items()}, policy
+        )
+        for name, found in costs.items()
     }
     return Mixed(plan=_spend(choices, shapes, options.budget), costs=costs)
 
@@ -111,14 +119,21 @@ def candidates(policy: Policy, shape: tuple[int, ...]) -> Sequence[Blocks]:
     ]
 
 
+def _left_by_gptq(role: Role, form: Format) -> float:
+    """Return the share of nearest rounding's cost that is left where GPTQ rounds."""
+    if role == "matrix":
+        return GPTQ_SHARE
+    return GPTQ_TABLE_SHARE if isinstance(form, Blocks) and form.bits <= COARSE_BITS else 1.0
+
+
 def _choices(
-    shape: tuple[int, ...], found: Mapping[Format, float], policy: Policy, share: float
+    shape: tuple[int, ...], costs: Mapping[Format, float], policy: Policy
 ) -> Sequence[Choice]:
-    """Return the forms of a tensor; rounding costs a share of what was found."""
+    """Return the forms of a tensor with what each costs; floats cost nothing."""
     floats = Floats(policy.floats)
     rounded = [
-        Choice(form=form, kl_nats=cost * share, size_bytes=stored_bytes(shape, form))
-        for form, cost in found.items()
+        Choice(form=form, kl_nats=cost, size_bytes=stored_bytes(shape, form))
+        for form, cost in costs.items()
     ]
     return [*rounded, Choice(form=floats, kl_nats=0.0, size_bytes=stored_bytes(shape, floats))]
 

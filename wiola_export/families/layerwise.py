@@ -11,7 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from wiola_export.families.layered import Carry, Layer, LayeredModel, State, positions_after
+from wiola_export.families.layered import (
+    Carry,
+    Layer,
+    LayeredModel,
+    Matrix,
+    State,
+    positions_after,
+)
 
 ReadWeight = Callable[[str], Tensor]
 EmptyStates = Callable[[int], Sequence[Tensor]]
@@ -103,11 +110,34 @@ class LayerwiseExecutor:
         """Return the logits (B, T, V) of all positions, with weights from `head_weights`."""
         return self._call(weights, "head", hidden.x, torch.arange(hidden.x.shape[1]))
 
+    def head_reads(self, hidden: Hidden, weights: Mapping[str, Tensor]) -> tuple[str, Tensor]:
+        """Return the name of the matrix that makes the logits, and what it reads (B, T, d).
+
+        The logits themselves, the largest tensor of all, are not made.
+        """
+        outside = self._outside()
+        matrices = [(n, m) for n, m in self._model.named_modules() if isinstance(m, Matrix)]
+        handles = [
+            module.register_forward_pre_hook(_stop_at(f"{name}.weight"))
+            for name, module in matrices
+            if f"{name}.weight" in outside
+        ]
+        try:
+            self.head(hidden, weights)
+        except _Reached as reached:
+            return reached.name, reached.x
+        finally:
+            for handle in handles:
+                handle.remove()
+        raise TypeError(f"{type(self._model).__name__} makes its logits without a Matrix")
+
     def head_weights(self) -> Mapping[str, Tensor]:
         """Read the parameters outside the layers."""
+        return {name: self._read(name) for name in self._outside()}
+
+    def _outside(self) -> list[str]:
         prefixes = tuple(f"{prefix}." for prefix, _ in self._model.layers())
-        names = (n for n, _ in self._model.named_parameters() if not n.startswith(prefixes))
-        return {name: self._read(name) for name in names}
+        return [n for n, _ in self._model.named_parameters() if not n.startswith(prefixes)]
 
     def _load(self, index: int) -> LoadedLayer:
         layers = self._model.layers()
@@ -141,3 +171,19 @@ class _Method(nn.Module):
     def forward(self, *arguments: Tensor) -> Tensor:
         result: Tensor = getattr(self.model, self._method)(*arguments)
         return result
+
+
+class _Reached(Exception):  # noqa: N818  no error: the wanted input has been seen
+    """Ends a run that has gone far enough."""
+
+    def __init__(self, name: str, x: Tensor) -> None:
+        super().__init__(name)
+        self.name = name
+        self.x = x
+
+
+def _stop_at(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+    def hook(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        raise _Reached(name, arguments[0])
+
+    return hook
