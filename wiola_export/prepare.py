@@ -234,4 +234,10 @@ def make_policy(quantization: Quantization, target: Target) -> Policy:
         case "weight-only":
             bits = cast("Literal[4, 8]", quantization.bits)
             matrices = dataclasses.replace(tables, bits=bits, block_size=size)
-            return Policy(matrices=matrices, tables=tables, floats=floats, rounding=rounding)
+            return Policy(
+                matrices=matrices,
+                tables=tables,
+                floats=floats,
+                rounding=rounding,
+                lookup_bits=8 if target == "portable" else 4,  # ONNX's Gather takes no 4-bit type
+            )

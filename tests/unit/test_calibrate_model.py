@@ -128,10 +128,18 @@ def test_the_graph_computes_with_the_weights_that_were_found(
 
 
 def test_a_planned_format_is_kept_by_calibration(open_case, tmp_path):
-    """Floats stay, and are rescaled with the others; eight bits are rounded as such."""
+    """Floats stay, and are rescaled with the others; eight bits are rounded as such.
+
+    A table of four bits has eight on a target that could not look up in it.
+    """
     model, ids = open_case("gqa3"), oracles.load("gqa3").input_ids
     kept, finer = "model.layers.1.attn.v_proj.weight", "model.layers.2.ffn.down_b.weight"
-    planned = {kept: Floats("float32"), finer: Blocks(bits=8, block_size=32)}
+    table = "model.embed_tokens.weight"
+    planned = {
+        kept: Floats("float32"),
+        finer: Blocks(bits=8, block_size=32),
+        table: Blocks(bits=4, block_size=32),
+    }
     quantization = Quantization(precision="int4", method="awq-gptq")
 
     with calibrated(
@@ -142,18 +150,21 @@ def test_a_planned_format_is_kept_by_calibration(open_case, tmp_path):
 
         assert kept not in rounded(prepared)
         assert rounded(prepared)[finer].form.bits == 8
+        assert table not in rounded(prepared)
         assert distance(logits, torch_logits(model, prepared, ids)) < 1e-3
     notes = {tensor.sources: tensor.note for tensor in stored}
+    bits = {tensor.sources: tensor.bits for tensor in stored}
     assert notes[(kept,)] == "kept: the plan says so"
+    assert bits[(table,)] == 8
 
 
 @pytest.mark.parametrize("method", ["gptq", "awq-gptq"])
 def test_a_bundle_holds_the_codes_that_were_found(open_case, tmp_path, method):
-    """Every row of every matrix, as it is read back from the file."""
-    model = open_case("gqa3")
+    """Every row of every matrix and of a coarse table, as it is read back from the file."""
+    model, planned = open_case("gqa3"), {"model.embed_tokens.weight": Blocks(bits=4, block_size=32)}
     quantization = Quantization(precision="int4", method=method)
     with calibrated(
-        model, windows_of("gqa3"), quantization, tmp_path / "c", target="cpu"
+        model, windows_of("gqa3"), quantization, tmp_path / "c", planned, "cpu"
     ) as prepared:
         graph, stored = graph_of(model, prepared, "cpu", quantization)
         folder = tmp_path / "bundle"

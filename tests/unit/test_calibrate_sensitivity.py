@@ -98,12 +98,23 @@ def test_what_nothing_reads_is_not_listed(costs):
 def test_candidates_fill_rows_and_have_the_asked_bits_or_eight():
     policy = make_policy(Quantization(precision="int4"), "cpu")
 
-    forms = candidates(policy, (8, 96))
+    forms = candidates(policy, "matrix", (8, 96))
 
     assert {(form.bits, form.block_size) for form in forms} == {
         (bits, size) for bits in (4, 8) for size in (16, 32)
     }
-    assert candidates(make_policy(Quantization(precision="fp32"), "cpu"), (8, 96)) == ()
+    assert candidates(make_policy(Quantization(precision="fp32"), "cpu"), "matrix", (8, 96)) == ()
+
+
+def test_candidates_of_a_table_are_those_that_the_target_looks_up():
+    policy = make_policy(Quantization(precision="int4"), "portable")
+
+    widths = {
+        role: {form.bits for form in candidates(policy, role, (8, 96))}
+        for role in ("matrix", "embedding")
+    }
+
+    assert widths == {"matrix": {4, 8}, "embedding": {8}}
 
 
 def int4(model, budget):

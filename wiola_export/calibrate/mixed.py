@@ -64,7 +64,7 @@ def plan_bits(
 
     def forms(role: Role, name: str, shape: tuple[int, ...]) -> Sequence[Format]:
         roles[name] = role
-        return candidates(policy, shape)
+        return candidates(policy, role, shape)
 
     def left(name: str, form: Format) -> float:
         return _left_by_gptq(roles[name], form) if "gptq" in options.method else 1.0
@@ -103,14 +103,15 @@ def sample_of(windows: NDArray[np.int64]) -> NDArray[np.int64]:
     return chosen
 
 
-def candidates(policy: Policy, shape: tuple[int, ...]) -> Sequence[Blocks]:
+def candidates(policy: Policy, role: Role, shape: tuple[int, ...]) -> Sequence[Blocks]:
     """Return the forms in blocks that a tensor may take: from the policy's bits up to 8.
 
     Blocks that do not fill a row are left out: they would be padded.
     """
     if len(shape) != MATRIX_AXES or not isinstance(policy.matrices, Blocks):
         return ()
-    widths = sorted({policy.matrices.bits, 8})
+    fewest = policy.lookup_bits if role == "embedding" else 4
+    widths = sorted({max(policy.matrices.bits, fewest), 8})
     return [
         dataclasses.replace(policy.matrices, bits=bits, block_size=size)
         for bits in widths

@@ -18,7 +18,7 @@ from wiola_export.families.layerwise import LayerwiseExecutor
 from wiola_export.options import Method
 from wiola_export.progress import Progress
 from wiola_export.quantize.formats import Blocks
-from wiola_export.quantize.policy import Policy
+from wiola_export.quantize.policy import Policy, Role
 from wiola_export.quantize.rounding import round_matrix
 from wiola_export.quantize.spool import Spool
 
@@ -89,7 +89,8 @@ class TableQuantizer:
         """Return the name of the table that makes logits, and its blocks if they are calibrated."""
         token = self.executor.embed(ids[:1, :1], weights)
         name, x = self.executor.head_reads(token, weights)
-        form = self.policy.decide("head", x.shape[-1], name).form
+        role: Role = "embedding" if _is_tied(weights) else "head"
+        form = self.policy.decide(role, x.shape[-1], name).form
         return name, form if isinstance(form, Blocks) and "gptq" in self.method else None
 
     def _moments(

@@ -10,6 +10,9 @@ from wiola_export.quantize.rounded import NEAREST, Rounding
 
 Role = Literal["matrix", "head", "embedding"]
 
+# Matrices with so few features have some hundred weights; kernels would fill up their blocks.
+SHORT_ROW = 32
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
@@ -30,6 +33,7 @@ class Policy:
         floats: Element type of weights that stay in floating point.
         planned: Formats of single tensors, by name; they come before the others.
         rounding: How weights are rounded in blocks.
+        lookup_bits: The fewest bits of a table that the target can look rows up in.
     """
 
     matrices: Format
@@ -37,6 +41,7 @@ class Policy:
     floats: FloatName
     planned: Mapping[str, Format] = dataclasses.field(default_factory=dict)
     rounding: Rounding = NEAREST
+    lookup_bits: Literal[4, 8] = 4
 
     def decide(self, role: Role, columns: int, name: str) -> Decision:
         """Choose the format of a weight with that many input features.
@@ -49,14 +54,23 @@ class Policy:
             columns: Its input features.
             name: The tensor of the checkpoint that it is; of a packed one, any of them.
         """
-        wanted = self.planned.get(name, self.matrices if role == "matrix" else self.tables)
+        planned = self.planned.get(name)
+        wanted = planned or (self.matrices if role == "matrix" else self.tables)
+        if isinstance(wanted, Floats):
+            return Decision(wanted, "kept: the plan says so" if planned else "")
+        if role == "matrix" and columns <= SHORT_ROW and not isinstance(planned, Blocks):
+            note = f"kept: rows of {columns} features are too short to pay"
+            return Decision(Floats(self.floats), note)
         if role == "matrix" or not isinstance(wanted, Blocks):
-            note = "kept: the plan says so" if isinstance(self.planned.get(name), Floats) else ""
-            return Decision(wanted, note, self.rounding)
+            return Decision(wanted, rounding=self.rounding)
         size = wanted.block_size
         while columns % size and size > FINEST_BLOCK_SIZE:
             size //= 2
         if columns % size:
             note = f"kept: {columns} features are no multiple of {FINEST_BLOCK_SIZE}"
             return Decision(Floats(self.floats), note)
-        return Decision(dataclasses.replace(wanted, block_size=size), rounding=self.rounding)
+        form, note = dataclasses.replace(wanted, block_size=size), ""
+        if role == "embedding" and form.bits < self.lookup_bits:
+            form = dataclasses.replace(form, bits=self.lookup_bits)
+            note = f"{form.bits} bits: the target looks nothing up in fewer"
+        return Decision(form, note, self.rounding)
