@@ -180,7 +180,20 @@ def test_a_table_whose_rows_are_no_whole_blocks_stays_float(columns):
 
     assert decision.form == Floats("float16")
     assert decision.note == f"kept: {columns} features are no multiple of 16"
-    assert policy.decide("matrix", columns, "w") == Decision(form)
+
+
+@pytest.mark.parametrize("form", [Blocks(bits=4, block_size=128), SignedRows()])
+def test_a_matrix_of_short_rows_stays_float_unless_planned(form):
+    """A gate of few weights: nothing is gained, and blocks would be filled up."""
+    blocks = Blocks(bits=8, block_size=16)
+    policy = Policy(matrices=form, tables=blocks, floats="float32", planned={"w": blocks})
+
+    short = policy.decide("matrix", 32, "gate")
+
+    note = "kept: rows of 32 features are too short to pay"
+    assert short == Decision(Floats("float32"), note)
+    assert policy.decide("matrix", 32, "w").form == blocks
+    assert policy.decide("matrix", 33, "gate").form == form
 
 
 @pytest.mark.parametrize(("columns", "size"), [(192, 64), (96, 32), (48, 16), (256, 128)])

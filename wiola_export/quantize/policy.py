@@ -58,11 +58,10 @@ class Policy:
         wanted = planned or (self.matrices if role == "matrix" else self.tables)
         if isinstance(wanted, Floats):
             return Decision(wanted, "kept: the plan says so" if planned else "")
-        if role == "matrix" and columns <= SHORT_ROW and not isinstance(planned, Blocks):
-            note = f"kept: rows of {columns} features are too short to pay"
-            return Decision(Floats(self.floats), note)
-        if role == "matrix" or not isinstance(wanted, Blocks):
-            return Decision(wanted, rounding=self.rounding)
+        if role == "matrix":
+            short = columns <= SHORT_ROW and not isinstance(planned, Blocks)
+            return self._kept_short(columns) if short else Decision(wanted, "", self.rounding)
+        assert isinstance(wanted, Blocks), "tables are stored in blocks or floats"
         size = wanted.block_size
         while columns % size and size > FINEST_BLOCK_SIZE:
             size //= 2
@@ -74,3 +73,7 @@ class Policy:
             form = dataclasses.replace(form, bits=self.lookup_bits)
             note = f"{form.bits} bits: the target looks nothing up in fewer"
         return Decision(form, note, self.rounding)
+
+    def _kept_short(self, columns: int) -> Decision:
+        note = f"kept: rows of {columns} features are too short to pay"
+        return Decision(Floats(self.floats), note)
