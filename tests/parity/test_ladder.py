@@ -1,4 +1,4 @@
-"""One model from the published package to the shipped runtime, rung by rung.
+"""Each model from its published package to the shipped runtime, rung by rung.
 
 package = torch module = semantic ONNX = lowered ONNX = runtime, each rung against the record of
 the package itself, so that errors cannot hide behind each other.
@@ -25,6 +25,8 @@ TOLERANCES = {"torch": 1e-4, "semantic": 1e-4, "cpu": 1e-3, "portable": 1e-3, "c
 SUM_TOLERANCES = {"torch": 1e-6, "semantic": 1e-6, "cpu": 1e-5, "portable": 1e-5, "cuda": 3e-3}
 PRECISIONS = {"cpu": "fp32", "portable": "fp32", "cuda": "fp16"}
 NEW_TOKENS = 24
+# Between numbers from 8 to 16, as the best logits are: two closer than that may change places.
+FLOAT16_STEP = 2**-7
 
 every_case = pytest.mark.parametrize("name", oracles.NAMES)
 every_target = pytest.mark.parametrize("target", PRECISIONS)
@@ -64,12 +66,13 @@ def opened(tmp_path_factory):
 
 
 def sum_distance(found, case):
-    """Return the worst relative distance of the sums that a step hands on."""
-    return max(
+    """Return the worst relative distance of the sums that a step hands on, if there are any."""
+    gaps = (
         distance(found[name], total) / np.abs(total).max()
         for name, total in case.running_sums.items()
         if name in found
     )
+    return max(gaps, default=0.0)
 
 
 def torch_step(model, config, ids, done, states):
@@ -95,7 +98,8 @@ def test_the_package_equals_the_torch_module(name):
 
     assert distance(logits, case.logits) < TOLERANCES["torch"]
     assert sum_distance(found, case) < SUM_TOLERANCES["torch"]
-    assert len([n for n in found if "summary" in n]) == config.num_hidden_layers - 1
+    dropped = case.running_sums.keys() - found.keys()
+    assert len(dropped) == (case.family.name == "gcla"), "its last layer's sum is never read"
 
 
 @every_case
@@ -212,22 +216,43 @@ def test_the_runtime_steps_after_a_prompt(opened, name, target):
 @every_target
 @every_case
 def test_the_runtime_writes_the_packages_greedy_text(opened, name, target):
+    """In float16 another token may win a tie."""
     case = oracles.load(name)
     _, model = opened(name, target)
     prompt = case.greedy_ids[: oracles.PROMPT_TOKENS].tolist()
 
-    reply = model.generate(prompt, max_new_tokens=NEW_TOKENS)
+    reply = list(model.generate(prompt, max_new_tokens=NEW_TOKENS).token_ids)
 
-    assert list(reply.token_ids) == case.greedy_ids[oracles.PROMPT_TOKENS :].tolist()
+    if reply != case.greedy_ids[oracles.PROMPT_TOKENS :].tolist():
+        assert target == "cuda"
+        assert regret(name, prompt, reply) < FLOAT16_STEP
 
 
-def test_every_recorded_case_is_on_the_ladder():
-    """A case of another shape each: lookback 1 to 3, MHA, GQA, odd sizes, spiral, untied."""
-    configs = [oracles.load(name).config for name in oracles.NAMES]
+def regret(name, prompt, reply):
+    """Return how far the logits of a reply's tokens stay below the best, at most."""
+    logits, _ = semantic_runner(name).all_at_once(np.asarray([prompt + reply]))
+    steps = logits[0, len(prompt) - 1 : -1]
+    return (steps.max(-1) - steps[range(len(reply)), reply]).max()
+
+
+def test_the_cases_of_gcla_differ_in_shape():
+    """Lookback 1 to 3, MHA, GQA, odd sizes, spiral, untied."""
+    configs = [oracles.load(name).config for name in oracles.names_of("gcla")]
 
     assert {c.gcla_lookback for c in configs} == {1, 2, 3}
     assert {c.tie_word_embeddings for c in configs} == {True, False}
     groups = {c.num_attention_heads // c.num_key_value_heads for c in configs}
     assert groups == {1, 2, 3, 5}
     assert any(c.head_dim % 16 for c in configs)
+    assert all(a != b for a, b in itertools.combinations(configs, 2))
+
+
+def test_the_cases_of_gsa_differ_in_shape():
+    """A gate before and after the rotation and none, a stronger spiral, odd sizes."""
+    configs = [oracles.load(name).config for name in oracles.names_of("gsa")]
+
+    gates = {(c.use_attention_gate, c.gate_pre_rope) for c in configs}
+    assert gates == {(True, True), (True, False), (False, True)}
+    assert {c.spiral_alpha for c in configs} == {0.05, 0.5}
+    assert any(c.intermediate_size % 16 for c in configs)
     assert all(a != b for a, b in itertools.combinations(configs, 2))

@@ -1,4 +1,4 @@
-"""What the published package computes, and our model, graph and bundle of the same weights.
+"""What the published packages compute, and our model, graph and bundle of the same weights.
 
 Everything here is made once and shared; a graph is handed out as a copy, since passes work in
 place.
@@ -31,14 +31,16 @@ from wiola_export.trace import trace
 from wiola_export.weights import StoredWeight, bind
 
 FOLDER = Path(__file__).parents[1] / "oracles"
-NAMES = tuple(sorted(p.stem.removeprefix("wiola-") for p in FOLDER.glob("*.safetensors")))
+FILES = {p.stem.partition("-")[2]: p for p in sorted(FOLDER.glob("*.safetensors"))}
+NAMES = tuple(FILES)
 PROMPT_TOKENS = 9
 PREFIX = "weights."
+SUMS = ("running_sum.", "gate_sum.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One recorded checkpoint: (B, T) ids, (B, T, V) logits, sums (B, d) by layer."""
+    """One recorded checkpoint: (B, T) ids, (B, T, V) logits, sums (B, …) by their output."""
 
     name: str
     json_config: dict
@@ -71,10 +73,10 @@ class MemorySource:
 @functools.cache
 def load(name: str) -> Case:
     """Read a case; the sums are named as the graph names them."""
-    with safe_open(FOLDER / f"wiola-{name}.safetensors", "numpy") as file:
+    with safe_open(FILES[name], "numpy") as file:
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  no mapping
         config = json.loads(file.metadata()["config"])
-    sums = {k.partition(".")[2]: v for k, v in tensors.items() if k.startswith("running_sum.")}
+    sums = {k.partition(".")[2]: v for k, v in tensors.items() if k.startswith(SUMS)}
     return Case(
         name=name,
         json_config=config,
@@ -84,6 +86,11 @@ def load(name: str) -> Case:
         greedy_ids=tensors["greedy_ids"][0],
         running_sums={f"present_summary.{layer}": v for layer, v in sums.items()},
     )
+
+
+def names_of(family: str) -> tuple[str, ...]:
+    """Return the cases of one family."""
+    return tuple(name for name in NAMES if load(name).family.name == family)
 
 
 def torch_model(case: Case):

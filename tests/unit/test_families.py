@@ -1,4 +1,7 @@
-"""Configurations: read from JSON, checked, and telling what a checkpoint must hold."""
+"""Configurations: read from JSON, checked, and telling what a checkpoint must hold.
+
+What is about the fields of one family is about `gcla` here; the others have files of their own.
+"""
 
 import math
 
@@ -7,10 +10,18 @@ from support import oracles
 
 from wiola_export.errors import CheckpointError, OptionError
 from wiola_export.families import detect, find_variant, variant_names
-from wiola_export.families.gcla import VARIANTS, GclaConfig
+from wiola_export.families.gcla import GclaConfig
 
 GOOD = oracles.load("gqa3").json_config
-SIZES = {"120m": 147_297_804, "360m": 318_048_272, "700m": 1_068_518_424, "1.5b": 2_179_698_716}
+SIZES = {
+    "gcla": {
+        "120m": 147_297_804,
+        "360m": 318_048_272,
+        "700m": 1_068_518_424,
+        "1.5b": 2_179_698_716,
+    },
+    "gsa": {"nano": 12_915_888, "micro": 26_454_624, "small": 54_154_944},
+}
 
 
 def parse(**changes):
@@ -18,23 +29,28 @@ def parse(**changes):
     return GclaConfig.from_json({k: v for k, v in raw.items() if v != "absent"})
 
 
-@pytest.mark.parametrize(("name", "parameters"), SIZES.items())
-def test_published_sizes_have_the_packages_parameters(name, parameters):
+@pytest.mark.parametrize(
+    ("expected", "name", "parameters"),
+    [(family, *size) for family, sizes in SIZES.items() for size in sizes.items()],
+)
+def test_published_sizes_have_the_packages_parameters(expected, name, parameters):
     family, config = find_variant(name)
 
-    assert family.name == "gcla"
+    assert family.name == expected
     assert sum(math.prod(shape) for shape in config.tensor_shapes().values()) == parameters
 
 
-def test_the_names_of_the_sizes():
-    assert variant_names() == tuple(SIZES) == tuple(VARIANTS)
+def test_no_two_families_share_the_name_of_a_size():
+    assert len(set(variant_names())) == len(variant_names())
 
 
 def test_an_unknown_size_lists_the_known():
     with pytest.raises(OptionError) as caught:
         find_variant("7b")
 
-    assert str(caught.value) == ("unknown variant '7b'; expected one of 120m, 360m, 700m, 1.5b")
+    known = ", ".join(variant_names())
+    assert str(caught.value) == f"unknown variant '7b'; expected one of {known}"
+    assert known.startswith("120m, 360m, 700m, 1.5b, nano, micro, small")
 
 
 @pytest.mark.parametrize("name", oracles.NAMES)
@@ -57,14 +73,29 @@ def test_a_config_of_no_family_is_refused():
     with pytest.raises(CheckpointError) as caught:
         detect({"model_type": "wiola", "hidden_size": 256})
 
-    assert str(caught.value) == (
+    assert str(caught.value).startswith(
         "config.json (model_type 'wiola') fits no known model family; expected the keys of one "
-        "of: gcla: dsff_narrow_size, dsff_wide_size, gcla_lookback"
+        "of: gcla: dsff_narrow_size, dsff_wide_size, gcla_lookback; "
+        "gsa: intermediate_size, spiral_alpha"
+    )
+
+
+def test_a_config_of_two_families_is_refused():
+    with pytest.raises(CheckpointError) as caught:
+        detect(GOOD | {"spiral_alpha": 0.05, "intermediate_size": 128})
+
+    assert str(caught.value) == (
+        "config.json has the keys of the families gcla and gsa; expected those of one model"
     )
 
 
 def test_the_family_is_told_by_its_keys_not_by_its_name():
+    """Both published packages write the same model_type."""
+    other = oracles.load("nano_like").json_config
+
+    assert GOOD["model_type"] == other["model_type"] == "wiola"
     assert detect(GOOD | {"model_type": "something"}).name == "gcla"
+    assert detect(other | {"model_type": "something"}).name == "gsa"
 
 
 def test_an_absent_tie_means_tied():
@@ -126,7 +157,8 @@ def test_a_key_that_changes_inference_is_refused(key, value):
 def test_a_config_survives_its_own_json(name):
     config = oracles.load(name).config
 
-    assert GclaConfig.from_json(config.to_json()) == config
+    assert type(config).from_json(config.to_json()) == config
+    assert detect(config.to_json()).name == oracles.load(name).family.name
 
 
 def test_state_is_listed_in_the_order_of_the_layers():

@@ -18,11 +18,14 @@ ALL = (
     "CausalAttention",
     "ContextAttention",
     "GatedBlend",
+    "HeadMean",
     "Linear",
+    "QueryGate",
     "RMSNorm",
     "RunningMean",
     "SRPE",
     "SiLU",
+    "SpiralRotary",
     "WRMSNorm",
 )
 
@@ -126,10 +129,34 @@ def test_srpe(size):
 
 
 def spiral(x, positions, size):
-    """Rotate as complex numbers, in float64."""
+    """Rotate and stretch in float64."""
     omega = 500.0 ** (-np.arange(0, size, 2) / size)
     turned = positions[..., None, None] * omega
-    factor = (1 + 0.4 * np.sin(turned * 0.7)) * np.exp(1j * turned * (1 + 1 / 3))
+    return rotate(x, (1 + 0.4 * np.sin(turned * 0.7)) * np.exp(1j * turned * (1 + 1 / 3)), size)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.05, 0.5])
+@pytest.mark.parametrize("size", [2, 16, 24])
+def test_spiral_rotary(size, alpha):
+    """With alpha 0 it is the rotary embedding."""
+    x, positions = normal(2, 3, 2 * size), np.asarray([[0, 1, 2], [7, 200, 2047]])
+    attributes = {"head_size": size, "theta": 500.0, "alpha": alpha}
+
+    (found,) = call("SpiralRotary", [x, positions], attributes)
+
+    torch_side = ops.spiral_rotary(
+        torch.from_numpy(x), torch.from_numpy(positions), size, (500.0, alpha)
+    )
+    omega = 500.0 ** (-np.arange(0, size, 2) / size)
+    if alpha:
+        omega *= 1 + alpha * np.sqrt(np.arange(1, size // 2 + 1)) / np.sqrt(size / 2)
+    expected = rotate(x, np.exp(1j * positions[..., None, None] * omega), size)
+    assert distance(found, expected) < 2e-3  # as for SRPE
+    assert distance(torch_side, expected) < 2e-3
+
+
+def rotate(x, factor, size):
+    """Multiply the pairs (j, j + D/2) as complex numbers."""
     heads = x.astype(np.float64).reshape(*x.shape[:2], -1, size)
     pairs = (heads[..., : size // 2] + 1j * heads[..., size // 2 :]) * factor
     return np.concatenate([pairs.real, pairs.imag], axis=-1).reshape(x.shape)
@@ -188,6 +215,32 @@ def test_gated_blend(blend_logit):
 
     beta = 1 / (1 + math.exp(-blend_logit))
     assert distance(found, paper.sigmoid(gate) * ((1 - beta) * own + beta * context)) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_head_mean_adds_in_float32(dtype):
+    """The sum of four times 30000 is beyond float16."""
+    x = normal(2, 3, 4 * 8).astype(dtype)
+    x[..., ::8] = 30_000
+
+    (found,) = call("HeadMean", [x], {"num_heads": 4})
+
+    expected = x.astype(np.float64).reshape(2, 3, 4, 8).mean(axis=2)
+    assert found.dtype == dtype
+    assert distance(found[..., 1:], expected[..., 1:]) < (1e-6 if dtype == np.float32 else 1e-3)
+    assert np.array_equal(found[..., 0], np.full((2, 3), 30_000, dtype))
+    assert distance(ops.head_mean(torch.from_numpy(x), 4), found) < 1e-3
+
+
+def test_query_gate():
+    q, gate = normal(2, 3, 4 * 8), 3 * normal(2, 3, 4)
+
+    (found,) = call("QueryGate", [q, gate], {"num_heads": 4})
+
+    expected = q.reshape(2, 3, 4, 8) * paper.sigmoid(gate)[..., None]
+    assert distance(found, expected.reshape(2, 3, -1)) < 1e-6
+    torch_side = ops.query_gate(torch.from_numpy(q), torch.from_numpy(gate), 4)
+    assert distance(torch_side, found) < 1e-6
 
 
 def test_running_mean():

@@ -11,7 +11,7 @@ from wiola_export.options import Quantization
 from wiola_export.passes.fold_blend import FoldBlend
 from wiola_export.passes.fuse_context import FuseContext
 from wiola_export.passes.fuse_norms import FuseNorms
-from wiola_export.passes.fuse_rotary import FuseRotary, spiral_tables
+from wiola_export.passes.fuse_rotary import FuseRotary, srpe_tables
 from wiola_export.passes.merge_rotary import MergeRotary
 from wiola_export.passes.pack_linears import PackLinears
 from wiola_export.weights import initializer_weight
@@ -142,7 +142,7 @@ def test_queries_and_keys_are_rotated_together():
 
 def test_rotary_tables_are_exact_at_the_last_position():
     """Float32 arithmetic on the angle would be off by 1e-4 there."""
-    cos, sin = spiral_tables(2048, 64, (10_000.0, 8.0, 0.1, 0.01))
+    cos, sin = srpe_tables(2048, 64, (10_000.0, 8.0, 0.1, 0.01))
 
     p, j = 2047, 1
     omega = 10_000.0 ** (-2 * j / 64)

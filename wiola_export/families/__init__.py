@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wiola_export.errors import CheckpointError, OptionError
-from wiola_export.families import gcla
+from wiola_export.families import gcla, gsa
 from wiola_runtime.manifest import StateSpec
 
 if TYPE_CHECKING:
@@ -80,6 +80,14 @@ FAMILIES: tuple[Family, ...] = (
         build_model=gcla.build_model,
         turn_end=gcla.TURN_END,
     ),
+    Family(
+        name="gsa",
+        marker_keys=gsa.MARKER_KEYS,
+        parse_config=gsa.GsaConfig.from_json,
+        variants=gsa.VARIANTS,
+        build_model=gsa.build_model,
+        turn_end=None,
+    ),
 )
 
 
@@ -87,11 +95,16 @@ def detect(config: Mapping[str, object]) -> Family:
     """Tell the family of a checkpoint by the keys of its `config.json`.
 
     Raises:
-        CheckpointError: The keys fit no family.
+        CheckpointError: The keys fit no family, or several.
     """
-    for family in FAMILIES:
-        if family.marker_keys <= config.keys():
-            return family
+    fitting = [family for family in FAMILIES if family.marker_keys <= config.keys()]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        names = " and ".join(family.name for family in fitting)
+        raise CheckpointError(
+            f"config.json has the keys of the families {names}; expected those of one model"
+        )
     wanted = "; ".join(f"{f.name}: {', '.join(sorted(f.marker_keys))}" for f in FAMILIES)
     raise CheckpointError(
         f"config.json (model_type {config.get('model_type')!r}) fits no known model family; "

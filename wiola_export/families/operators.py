@@ -52,6 +52,23 @@ def silu(x: Tensor) -> Tensor:
     )
 
 
+def halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Cut (…, 2·N) in two of (…, N); torch's own would be traced as a sequence of tensors."""
+    if not torch.compiler.is_exporting():
+        first, second = x.chunk(2, dim=-1)
+        return first, second
+    shape = (*x.shape[:-1], x.shape[-1] // 2)
+    outputs = torch.onnx.ops.symbolic_multi_out(
+        "ai.onnx::Split",
+        [x],
+        {"axis": -1, "num_outputs": 2},
+        dtypes=[x.dtype, x.dtype],
+        shapes=[shape, shape],
+        version=21,
+    )
+    return outputs[0], outputs[1]
+
+
 def wrms_norm(x: Tensor, weight: Tensor, offset: Tensor, epsilon: float) -> Tensor:
     """Return γ ⊙ z / sqrt(mean(z²) + epsilon) with z = x + δ, in float32 (WRMSNorm)."""
     if torch.compiler.is_exporting():
@@ -82,9 +99,46 @@ def srpe(x: Tensor, positions: Tensor, head_dim: int, spiral: Spiral) -> Tensor:
     angle = p * omega * (1 + 1 / spiral.divisor)
     radius = 1 + spiral.amplitude * torch.sin(p * spiral.frequency * omega)
     cos, sin = radius * torch.cos(angle), radius * torch.sin(angle)
-    low, high = _unflatten(x, (-1, head_dim)).float().chunk(2, dim=-1)
-    rotated = torch.cat((low * cos - high * sin, low * sin + high * cos), dim=-1)
-    return rotated.flatten(-2).to(x.dtype)
+    return _rotate(x, cos, sin)
+
+
+def spiral_rotary(
+    x: Tensor, positions: Tensor, head_dim: int, spiral: tuple[float, float]
+) -> Tensor:
+    """Rotate (B, T, heads·D) by positions (B, T), the frequencies spread with their index.
+
+    ω_i = theta^(−2i/D) · (1 + alpha · sqrt(i + 1) / sqrt(D/2)); pairs are (i, i + D/2).
+
+    Args:
+        x: Queries or keys.
+        positions: Absolute positions.
+        head_dim: D.
+        spiral: theta and alpha; with alpha 0 this is the rotary embedding.
+    """
+    theta, alpha = spiral
+    if torch.compiler.is_exporting():
+        attributes: Attributes = {"head_size": head_dim, "theta": theta, "alpha": alpha}
+        return _record("SpiralRotary", [x, positions], attributes, x.shape)
+    index = torch.arange(head_dim // 2, dtype=torch.float32, device=x.device)
+    spread = 1 + alpha * torch.sqrt(index + 1) / math.sqrt(head_dim // 2)
+    angle = positions.float()[..., None, None] * (theta ** (-2 * index / head_dim) * spread)
+    return _rotate(x, torch.cos(angle), torch.sin(angle))
+
+
+def head_mean(x: Tensor, num_heads: int) -> Tensor:
+    """Average (B, T, H·D) over the heads, in float32, giving (B, T, D)."""
+    if torch.compiler.is_exporting():
+        shape = (*x.shape[:2], x.shape[2] // num_heads)
+        return _record("HeadMean", [x], {"num_heads": num_heads}, shape)
+    return _unflatten(x, (num_heads, -1)).float().mean(-2).to(x.dtype)
+
+
+def query_gate(q: Tensor, gate: Tensor, num_heads: int) -> Tensor:
+    """Multiply the queries (B, T, H·D) of each head by sigmoid(gate), gate (B, T, H)."""
+    if torch.compiler.is_exporting():
+        return _record("QueryGate", [q, gate], {"num_heads": num_heads}, q.shape)
+    scaled: Tensor = _unflatten(q, (num_heads, -1)) * torch.sigmoid(gate)[..., None]
+    return scaled.flatten(-2)
 
 
 def causal_attention(
@@ -177,6 +231,13 @@ def _unflatten(x: Tensor, sizes: Sequence[int]) -> Tensor:
     """Cut the last axis in `sizes`."""
     cut: Tensor = x.unflatten(-1, sizes)  # type: ignore[no-untyped-call]
     return cut
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn the pairs (j, j + D/2) of (B, T, heads·D), given cos and sin (B, T, 1, D/2)."""
+    low, high = _unflatten(x, (-1, 2 * cos.shape[-1])).float().chunk(2, dim=-1)
+    rotated = torch.cat((low * cos - high * sin, low * sin + high * cos), dim=-1)
+    return rotated.flatten(-2).to(x.dtype)
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:

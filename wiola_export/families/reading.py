@@ -112,6 +112,19 @@ def refuse_unknown(
             )
 
 
+def refuse_other_head_size(config: Mapping[str, object], size: int) -> None:
+    """Refuse a head size of its own: ours is the hidden size divided by the heads.
+
+    Raises:
+        CheckpointError: `head_dim` is there and differs.
+    """
+    if config.get("head_dim") not in (None, size):
+        raise CheckpointError(
+            f"config.json: head_dim {config['head_dim']} is not hidden_size / "
+            f"num_attention_heads = {size}"
+        )
+
+
 def _read(config: Mapping[str, object], key: str, default: float | None) -> object:
     value = config.get(key, default)
     if value is None:

@@ -7,10 +7,10 @@ from wiola_export.passes.surgery import Chain, initializer
 from wiola_export.weights import initializer_weight
 
 # Kernels that are the reason for the pass, and what must not lose precision.
-HALF = {"Linear", "RotaryEmbedding", "SRPE", "GroupQueryAttention"}
+HALF = {"Linear", "RotaryEmbedding", "SRPE", "SpiralRotary", "GroupQueryAttention"}
 FULL = {
     "SkipSimplifiedLayerNormalization", "SimplifiedLayerNormalization", "WRMSNorm", "RMSNorm",
-    "RunningMean",
+    "HeadMean", "RunningMean",
 }  # fmt: skip
 MATRIX_AXES = 2
 

@@ -106,11 +106,7 @@ class GclaConfig:
             eos_token_id=None,  # may be a list; the tokenizer files collect every end token
             pad_token_id=reading.read_token_id(raw, "pad_token_id", vocab_size),
         )
-        if raw.get("head_dim") not in (None, config.head_dim):
-            raise CheckpointError(
-                f"config.json: head_dim {raw['head_dim']} is not hidden_size / "
-                f"num_attention_heads = {config.head_dim}"
-            )
+        reading.refuse_other_head_size(raw, config.head_dim)
         return config
 
     def to_json(self) -> Mapping[str, object]:
