@@ -11,11 +11,13 @@ from support import calibrated
 from support.checkpoint_folder import DEMO
 from support.graphs import GraphRunner
 from support.outliers import write_outliers
+from support.progress import Recording
 
 from wiola_calibration import packaged_text
 from wiola_export.cli import main
-from wiola_export.options import CalibrationOptions, Source
+from wiola_export.options import CalibrationOptions, ExportOptions, Quantization, Source
 from wiola_export.passes import ort_kernels
+from wiola_export.prepare import open_calibration, prepared_weights
 from wiola_export.reference import reference_logits
 from wiola_export.source import find_model
 
@@ -114,3 +116,27 @@ def test_the_limit_on_accuracy_refuses_what_is_ruined(hard, tmp_path, capsys):
     assert "error: mean KL divergence is " in error
     assert ", more than --max-kl 0.02; nothing was written. Tensors that cost most: " in error
     assert not out.exists()
+
+
+def warnings_of(checkpoint, folder, **choices):
+    """Calibrate as an export does; return what it warns of."""
+    options = ExportOptions(
+        source=Source(checkpoint=checkpoint),
+        quantization=Quantization(precision="int8", **choices),
+        calibration=CalibrationOptions(windows=8),
+        out=folder / "bundle",
+        report=False,
+    )
+    model, progress = find_model(options.source), Recording()
+    with prepared_weights(model, options, open_calibration(options), (), progress):
+        return progress.warnings
+
+
+def test_gptq_warns_of_channels_that_it_cannot_save(hard, tmp_path):
+    """And of none where there is none, or where features are scaled first."""
+    (warning,) = warnings_of(hard, tmp_path)
+
+    assert warning.startswith("single channels dwarf the others in 12 of ")
+    assert warning.endswith("; take --method awq-gptq, or give --max-kl to refuse what is lost")
+    assert not warnings_of(hard, tmp_path, method="awq-gptq")
+    assert not warnings_of(DEMO, tmp_path)

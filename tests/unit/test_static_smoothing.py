@@ -17,7 +17,8 @@ from support.progress import Recording
 
 from wiola_export import pipeline
 from wiola_export.calibrate import observers
-from wiola_export.calibrate.activations import ActivationCalibrator, too_few_levels
+from wiola_export.calibrate.activations import ActivationCalibrator
+from wiola_export.calibrate.levels import too_few_in_range
 from wiola_export.calibrate.smooth import smoothing_scales
 from wiola_export.errors import QuantizationError
 from wiola_export.families.layered import Rescaling
@@ -175,13 +176,13 @@ def test_channels_that_dwarf_the_others_are_told():
     """Where smoothing reaches, it is the way out; the rest is left to blocks."""
     levels = {"a.weight": 13.0, "b.weight": 0.44, "c.weight": 3.9}
 
-    assert too_few_levels({"a.weight": 13.0}, None) is None
-    assert too_few_levels(levels, None) == (
+    assert too_few_in_range({"a.weight": 13.0}, None) is None
+    assert too_few_in_range(levels, None) == (
         "single channels dwarf the others in 2 of 3 inputs: half of what b reads stays within "
         "0.4 of 255 steps; smooth them with --smooth 0.75, or take --scheme weight-only "
         "--method awq"
     )
-    assert too_few_levels(levels, 0.75).endswith(
+    assert too_few_in_range(levels, 0.75).endswith(
         " within 0.4 of 255 steps; take --scheme weight-only --method awq"
     )
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from wiola_export.calibrate.extent import Extent, extents_of
 from wiola_export.calibrate.hidden import HiddenStates, window_groups
+from wiola_export.calibrate.levels import too_few_in_range
 from wiola_export.calibrate.observers import HistogramObserver
 from wiola_export.calibrate.rescale import Scales, at_reader, note, rescaled
 from wiola_export.calibrate.smooth import smoothing_scales
@@ -25,10 +26,6 @@ from wiola_export.quantize.formats import ActivationRange
 from wiola_export.reference import open_executor, read_tensor
 from wiola_export.source import Model
 from wiola_export.weights import Factors
-
-# Steps from zero that half of the features should reach: fewer is two bits and a sign. Without
-# outliers the demo's inputs reach 13 and more, with an outlier of 300 times their size 0.5.
-FEWEST_LEVELS = 4.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +85,7 @@ class ActivationCalibrator:
                 levels |= {layer.full_name(stage[0]): one.levels for stage, one in extents.items()}
                 for index, hidden in enumerate(states):
                     states[index] = layer.run(hidden)
-        if warning := too_few_levels(levels, self.smoothing):
+        if warning := too_few_in_range(levels, self.smoothing):
             progress.warn(warning)
         return Activations(factors=factors, ranges=ranges)
 
@@ -131,22 +128,3 @@ class ActivationCalibrator:
             for stage, x in inputs_of(layer, list(extents), hidden, weights).items():
                 observers[stage].add(x.numpy())
         return {stage: observer.range() for stage, observer in observers.items()}
-
-
-def too_few_levels(levels: Mapping[str, float], smoothing: float | None) -> str | None:
-    """Say where one channel is so large that the others are rounded to a few steps.
-
-    Args:
-        levels: For the input of each matrix, the steps that its median feature reaches.
-        smoothing: Strength at which the inputs are smoothed already.
-    """
-    few = {name: steps for name, steps in levels.items() if steps < FEWEST_LEVELS}
-    if not few:
-        return None
-    worst = min(few, key=few.__getitem__)
-    smooth = "smooth them with --smooth 0.75, or " if smoothing is None else ""
-    return (
-        f"single channels dwarf the others in {len(few)} of {len(levels)} inputs: half of what "
-        f"{worst.removesuffix('.weight')} reads stays within {few[worst]:.1f} of 255 steps; "
-        f"{smooth}take --scheme weight-only --method awq"
-    )
