@@ -43,10 +43,13 @@ DTYPES: dict[ir.DataType | None, DType] = {
 
 
 def bundle_name(model: Model, options: ExportOptions) -> str:
-    """Name a bundle after its source, precision, int8 cache and, where not the CPU, target."""
+    """Name a bundle after its source, precision and whatever is not the default."""
+    rounds = options.quantization.rounds_activations
+    scheme = f"-{options.quantization.resolved_scheme}" if rounds else ""
     suffix = "" if options.target == "cpu" else f"-{options.target}"
     suffix += "-int8-cache" if options.int8_cache else ""
-    return f"wiola-{model.name.removeprefix('wiola-')}-{options.quantization.precision}{suffix}"
+    name = model.name.removeprefix("wiola-")
+    return f"wiola-{name}-{options.quantization.precision}{scheme}{suffix}"
 
 
 def describe(
@@ -76,7 +79,7 @@ def describe(
         tokens=token_spec(model),
         generation_defaults=dict(model.tokenizer.generation_defaults),
         graph=_graph(graph),
-        quantization=_quantization(options, stored),
+        quantization=quantization_spec(options, stored),
         self_test=None,
         source=SourceSpec(
             checkpoint_sha256=None if checkpoint is None else checkpoint.sha256(),
@@ -120,11 +123,18 @@ def _oldest_onnxruntime(graph: ir.Graph) -> str:
     return OLDEST_WITH_BLOCKS if blocks else OLDEST_ONNXRUNTIME
 
 
-def _quantization(options: ExportOptions, stored: Sequence[QuantizedTensor]) -> QuantizationSpec:
+def quantization_spec(
+    options: ExportOptions, stored: Sequence[QuantizedTensor]
+) -> QuantizationSpec:
+    """Say how the weights of an export came to be what they are."""
+    scheme = options.quantization.resolved_scheme
     return QuantizationSpec(
-        scheme=options.quantization.resolved_scheme,
+        scheme=scheme,
         bits=options.quantization.bits,
         block_size=options.quantization.resolved_block_size,
+        method=options.method if scheme == "weight-only" else None,
+        smoothing=options.smoothing,
+        calibrator=options.calibrator,
         tensors=tuple(stored),
     )
 

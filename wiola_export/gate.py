@@ -29,9 +29,18 @@ def require_accuracy(report: Report, budget: Budget) -> None:
         if limit is not None and not found <= limit:
             raise AccuracyError(
                 f"{what} is {found:.4g}, more than {option} {limit:g}; nothing was written. "
-                f"Tensors that cost most: {', '.join(worst(report.tensors))}. Give them more bits "
-                "in a --plan, raise the limit, or take another scheme"
+                f"Tensors that cost most: {', '.join(worst(report.tensors))}. {_way_out(report)}"
             )
+
+
+def _way_out(report: Report) -> str:
+    """Say what may help: a plan does where weights are rounded in blocks."""
+    subject = report.subject
+    if subject.scheme == "weight-only":
+        return "Give them more bits in a --plan, or raise the limit"
+    if subject.smoothing is None:
+        return "Give --smooth 0.75 or --scheme weight-only, or raise the limit"
+    return "Give --scheme weight-only, or raise the limit"
 
 
 def require_rounding(stored: Sequence[QuantizedTensor], precision: Precision) -> None:

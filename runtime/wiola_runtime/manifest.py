@@ -110,11 +110,23 @@ class QuantizedTensor:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationSpec:
-    """The scheme of the export and what became of every weight matrix."""
+    """The scheme of the export and what became of every weight matrix.
+
+    Attributes:
+        scheme: `float`, `weight-only`, `dynamic` or `static`.
+        bits: Of most matrices.
+        block_size: Of most matrices; 0 where one scale serves a whole row.
+        method: How blocks of weights were rounded; None where there are none.
+        smoothing: How strongly activations were smoothed into weights; None: not at all.
+        calibrator: How ranges of activations were found; None where there are none.
+    """
 
     scheme: str
     bits: int
     block_size: int
+    method: str | None
+    smoothing: float | None
+    calibrator: str | None
     tensors: tuple[QuantizedTensor, ...]
 
 

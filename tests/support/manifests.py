@@ -235,7 +235,13 @@ def manifest(matrices=MATRICES, **changes):
             file="model.onnx", opset=21, domains=("",), minimum_onnxruntime="1.23"
         ),
         quantization=contract.QuantizationSpec(
-            scheme="weight-only", bits=8, block_size=64, tensors=tuple(matrices)
+            scheme="weight-only",
+            bits=8,
+            block_size=64,
+            method="gptq",
+            smoothing=None,
+            calibrator=None,
+            tensors=tuple(matrices),
         ),
         self_test=None,
         source=contract.SourceSpec(checkpoint_sha256="cd" * 32, seed=None),

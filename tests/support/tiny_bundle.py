@@ -236,7 +236,13 @@ class TinyBundle:
                 minimum_onnxruntime="1.20",
             ),
             quantization=contract.QuantizationSpec(
-                scheme="none", bits=32, block_size=0, tensors=()
+                scheme="none",
+                bits=32,
+                block_size=0,
+                method=None,
+                smoothing=None,
+                calibrator=None,
+                tensors=(),
             ),
             self_test=None,
             source=contract.SourceSpec(checkpoint_sha256=None, seed=5),

@@ -1,4 +1,4 @@
-"""What a manifest says about the host that it needs."""
+"""What a manifest says about the host that it needs, and how its weights came about."""
 
 import tomllib
 from pathlib import Path
@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 from support import oracles
 
-from wiola_export.bundle import OLDEST_ONNXRUNTIME
-from wiola_export.options import Quantization
+from wiola_export.bundle import OLDEST_ONNXRUNTIME, bundle_name, quantization_spec
+from wiola_export.options import ExportOptions, Quantization, Source
+from wiola_export.source import find_model
 from wiola_runtime.manifest import Manifest
 
 INT8, INT4 = Quantization(precision="int8"), Quantization(precision="int4")
 DYNAMIC = Quantization(precision="int8", scheme="dynamic")
+STATIC = Quantization(precision="int8", scheme="static")
 FP32, FP16 = Quantization(precision="fp32"), Quantization(precision="fp16")
 
 ROOT = Path(__file__).parents[2]
@@ -32,6 +34,41 @@ def test_the_oldest_onnxruntime_is_that_of_the_kernels(quantization, target, old
     folder = oracles.write_bundle(checkpoint, tmp_path / "bundle", target, quantization)
 
     assert Manifest.read(folder).graph.minimum_onnxruntime == oldest
+
+
+@pytest.mark.parametrize(
+    ("choices", "name"),
+    [
+        ({"quantization": INT8}, "wiola-demo-int8"),
+        ({"quantization": DYNAMIC}, "wiola-demo-int8-dynamic"),
+        ({"quantization": INT4, "int8_cache": True}, "wiola-demo-int4-int8-cache"),
+        ({"quantization": STATIC, "target": "portable"}, "wiola-demo-int8-static-portable"),
+    ],
+)
+def test_bundles_that_differ_have_names_that_differ(choices, name):
+    source = Source(variant="demo")
+
+    assert bundle_name(find_model(source), ExportOptions(source=source, **choices)) == name
+
+
+@pytest.mark.parametrize(
+    ("quantization", "method", "smoothing", "calibrator"),
+    [
+        (INT4, "gptq", None, None),
+        (Quantization(precision="int8", method="hqq"), "hqq", None, None),
+        (STATIC, None, 0.75, "percentile"),
+        (Quantization(precision="int8", scheme="dynamic", smooth="none"), None, None, None),
+        (FP32, None, None, None),
+    ],
+)
+def test_a_manifest_says_how_weights_and_activations_were_rounded(
+    quantization, method, smoothing, calibrator
+):
+    options = ExportOptions(source=Source(variant="demo"), quantization=quantization)
+
+    found = quantization_spec(options, ())
+
+    assert (found.method, found.smoothing, found.calibrator) == (method, smoothing, calibrator)
 
 
 def test_the_runtime_accepts_the_oldest_that_runs_any_bundle():

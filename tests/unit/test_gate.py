@@ -39,6 +39,32 @@ def test_what_misses_it_is_refused(budget, start):
     assert "nothing was written. Tensors that cost most: " in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("changes", "way_out"),
+    [
+        ({}, "Give them more bits in a --plan, or raise the limit"),
+        (
+            {"scheme": "dynamic", "method": None},
+            "Give --smooth 0.75 or --scheme weight-only, or raise the limit",
+        ),
+        (
+            {"scheme": "static", "method": None, "smoothing": 0.75},
+            "Give --scheme weight-only, or raise the limit",
+        ),
+    ],
+)
+def test_the_way_out_is_one_that_the_scheme_has(changes, way_out):
+    spec = manifest()
+    stored = dataclasses.replace(spec.quantization, **changes)
+    spec = dataclasses.replace(spec, quantization=stored)
+    found = make_report(spec, accuracy=ACCURACY, speed=SPEED, machine=MACHINE)
+
+    with pytest.raises(AccuracyError) as refused:
+        require_accuracy(found, Budget(max_kl=KL / 2))
+
+    assert str(refused.value).endswith(f". {way_out}")
+
+
 def test_a_figure_that_is_no_number_is_no_pass():
     drop = dataclasses.replace(
         ACCURACY.drop, kl_nats=dataclasses.replace(ACCURACY.drop.kl_nats, mean=float("nan"))

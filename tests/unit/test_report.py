@@ -138,11 +138,21 @@ def test_a_float_bundle_needs_no_bits_and_blocks():
 
 
 def test_one_scale_per_row_is_said_so():
-    dynamic = dataclasses.replace(manifest().quantization, scheme="dynamic", block_size=0)
+    static = dataclasses.replace(
+        manifest().quantization,
+        scheme="static",
+        block_size=0,
+        method=None,
+        smoothing=0.75,
+        calibrator="percentile",
+    )
 
-    text = to_markdown(report_on(manifest(quantization=dynamic)))
+    text = to_markdown(report_on(manifest(quantization=static)))
 
-    assert "Bundle: INT8, scheme `dynamic`, 8 bits, one scale per row, target `cpu`." in text
+    assert (
+        "Bundle: INT8, scheme `static`, 8 bits, one scale per row, activations smoothed with "
+        "strength 0.75, their ranges found by `percentile`, target `cpu`."
+    ) in text
 
 
 def test_the_card_of_random_weights_warns_in_its_first_line():

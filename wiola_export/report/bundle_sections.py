@@ -138,7 +138,14 @@ def _scheme(subject: Subject) -> str:
     if subject.precision in ("fp32", "fp16"):
         return name
     block = f"blocks of {subject.block_size}" if subject.block_size else "one scale per row"
-    return f"{name}, {subject.bits} bits, {block}"
+    parts = [f"{subject.bits} bits", block]
+    if subject.method is not None:
+        parts.append(f"rounded by {code(subject.method)}")
+    if subject.smoothing is not None:
+        parts.append(f"activations smoothed with strength {subject.smoothing:g}")
+    if subject.calibrator is not None:
+        parts.append(f"their ranges found by {code(subject.calibrator)}")
+    return f"{name}, {', '.join(parts)}"
 
 
 def _accuracy(accuracy: Accuracy, *, is_demo: bool) -> Iterator[str]:

@@ -113,6 +113,10 @@ def _chips(report: Report) -> Iterator[str]:
     subject = report.subject
     yield subject.precision.upper()
     yield subject.scheme
+    if subject.method is not None:
+        yield subject.method
+    if subject.smoothing is not None:
+        yield f"smoothed {subject.smoothing:g}"
     if subject.block_size:
         yield f"blocks of {subject.block_size}"
     yield f"target {subject.target}"

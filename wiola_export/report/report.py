@@ -33,6 +33,9 @@ class Subject:
 
     Attributes:
         scheme: Name of the quantization scheme, with the bits and the block of most matrices.
+        method: How blocks of weights were rounded; None where there are none.
+        smoothing: How strongly activations were smoothed into weights; None: not at all.
+        calibrator: How ranges of activations were found; None where there are none.
     """
 
     name: str
@@ -43,6 +46,9 @@ class Subject:
     scheme: str
     bits: int
     block_size: int
+    method: str | None
+    smoothing: float | None
+    calibrator: str | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,15 +170,19 @@ def figures_of(report: Report) -> dict[str, object]:
 
 
 def _subject(manifest: Manifest) -> Subject:
+    stored = manifest.quantization
     return Subject(
         name=manifest.name,
         family=manifest.family,
         variant=manifest.variant,
         precision=manifest.precision,
         target=manifest.target,
-        scheme=manifest.quantization.scheme,
-        bits=manifest.quantization.bits,
-        block_size=manifest.quantization.block_size,
+        scheme=stored.scheme,
+        bits=stored.bits,
+        block_size=stored.block_size,
+        method=stored.method,
+        smoothing=stored.smoothing,
+        calibrator=stored.calibrator,
     )
 
 
