@@ -1,4 +1,4 @@
-"""Find the model that is to be exported: a checkpoint, the demo, or random weights of a size."""
+"""Find the model that is to be exported: a checkpoint, a demo, or random weights of a size."""
 
 import dataclasses
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 from wiola_export.checkpoint import Checkpoint, TokenizerFiles, open_checkpoint
 from wiola_export.errors import CheckpointError, OptionError
 from wiola_export.families import Config, Family, detect, find_variant, variant_names
-from wiola_export.options import DEMO, Source
+from wiola_export.options import DEMOS, Source
 from wiola_export.weights import RandomSource, StoredWeight, WeightSource
 
 
@@ -18,7 +18,7 @@ class Model:
 
     Attributes:
         name: For file and display names.
-        variant: Published size, or `demo`.
+        variant: Published size, or packaged checkpoint.
         checkpoint: None for random weights.
         seed: None for a checkpoint.
     """
@@ -50,24 +50,30 @@ def find_model(source: Source) -> Model:
         CheckpointError: The checkpoint is not what it says.
         OptionError: There is no such variant, or the checkpoint is of another one.
     """
-    if source.variant not in (None, DEMO, *variant_names()):
-        names = ", ".join((*variant_names(), DEMO))
+    known = (*variant_names(), *DEMOS)
+    if source.variant not in (None, *known):
+        names = ", ".join(known)
         raise OptionError(f"unknown variant {source.variant!r}; expected one of {names}")
-    if source.variant == DEMO:
-        return _from_checkpoint(demo_folder(), DEMO, DEMO)
+    if source.variant in DEMOS:
+        return _packaged(source.variant)
     if source.checkpoint is not None:
         return _from_user(source.checkpoint, source.variant)
     assert source.variant is not None
     return _random(source.variant, source.seed)
 
 
-def demo_folder() -> Path:
-    """Return the folder of the packaged checkpoint."""
-    return Path(str(resources.files("wiola_export") / "demo"))
+def demo_folder(name: str = DEMOS[0]) -> Path:
+    """Return the folder of a packaged checkpoint."""
+    return Path(str(resources.files("wiola_export") / name))
+
+
+def _packaged(name: str) -> Model:
+    checkpoint = open_checkpoint(demo_folder(name), tokenizer_folder=demo_folder())
+    return _from_checkpoint(checkpoint, name, name)
 
 
 def _from_user(folder: Path, variant: str | None) -> Model:
-    model = _from_checkpoint(folder, folder.resolve().name, None)
+    model = _from_checkpoint(open_checkpoint(folder), folder.resolve().name, None)
     sizes = model.family.variants
     found = next((n for n in sizes if _same_shape(sizes[n], model.config)), None)
     if variant not in (None, found):
@@ -78,8 +84,7 @@ def _from_user(folder: Path, variant: str | None) -> Model:
     return dataclasses.replace(model, variant=found)
 
 
-def _from_checkpoint(folder: Path, name: str, variant: str | None) -> Model:
-    checkpoint = open_checkpoint(folder)
+def _from_checkpoint(checkpoint: Checkpoint, name: str, variant: str | None) -> Model:
     family = detect(checkpoint.config)
     config: Config = family.parse_config(checkpoint.config)
     checkpoint.check(config.tensor_shapes(), config.tied_copies().keys())

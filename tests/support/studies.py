@@ -8,7 +8,7 @@ from support import oracles
 
 from wiola_export import trace
 from wiola_export.evaluate.bootstrap import Interval
-from wiola_export.options import DEMO, CalibrationOptions, Source
+from wiola_export.options import DEMOS, CalibrationOptions, Source
 from wiola_export.study.grid import pick
 from wiola_export.study.runner import Study
 from wiola_export.study.task import Figures, Outcome, Speed, Task
@@ -58,7 +58,7 @@ def _write_words(path: Path, seed: int) -> Path:
 
 def make_task(out: Path, name: str = "int8-nearest-32") -> Task:
     """Return a task on the demo that nobody needs to do."""
-    study = Study(source=Source(variant=DEMO), cells=pick(name), out=out)
+    study = Study(source=Source(variant=DEMOS[0]), cells=pick(name), out=out)
     return study.tasks()[0]
 
 

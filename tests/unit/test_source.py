@@ -5,19 +5,35 @@ import pytest
 from support import oracles
 
 from wiola_export.errors import CheckpointError, OptionError
-from wiola_export.families import find_variant
-from wiola_export.options import Source
+from wiola_export.families import find_variant, variant_names
+from wiola_export.options import DEMOS, Source
 from wiola_export.source import demo_folder, find_model
 from wiola_export.weights import RandomSource
 
 
-def test_the_demo_is_a_trained_checkpoint():
-    model = find_model(Source(variant="demo"))
+@pytest.mark.parametrize(
+    ("name", "family", "norm"),
+    [("demo", "gcla", "model.final_norm.weight"), ("demo-gsa", "gsa", "model.norm.weight")],
+)
+def test_a_demo_is_a_trained_checkpoint(name, family, norm):
+    model = find_model(Source(variant=name))
 
-    assert (model.name, model.variant, model.seed) == ("demo", "demo", None)
-    assert model.checkpoint.folder == demo_folder()
+    assert (model.name, model.variant, model.seed) == (name, name, None)
+    assert model.family.name == family
+    assert model.checkpoint.folder == demo_folder(name)
     assert model.config.vocab_size == 4096
-    assert model.weights.read_rows("model.final_norm.weight", 0, 3).shape == (3,)
+    assert model.weights.read_rows(norm, 0, 3).shape == (3,)
+
+
+@pytest.mark.parametrize("name", DEMOS)
+def test_all_demos_have_the_tokenizer_of_the_first(name):
+    """The same bytes are packaged once."""
+    model = find_model(Source(variant=name))
+
+    assert model.tokenizer.path == demo_folder() / "tokenizer.json"
+    assert (model.tokenizer.bos_id, model.tokenizer.eos_ids(None)) == (1, (2,))
+    copies = demo_folder().parent.glob("demo*/tokenizer.json")
+    assert list(copies) == [model.tokenizer.path]
 
 
 def test_a_size_alone_has_seeded_random_weights_and_the_demos_tokenizer():
@@ -50,9 +66,8 @@ def test_an_unknown_variant_lists_the_known():
     with pytest.raises(OptionError) as caught:
         find_model(Source(variant="7b"))
 
-    assert str(caught.value) == (
-        "unknown variant '7b'; expected one of 120m, 360m, 700m, 1.5b, demo"
-    )
+    known = ", ".join((*variant_names(), *DEMOS))
+    assert str(caught.value) == f"unknown variant '7b'; expected one of {known}"
 
 
 def test_weights_of_another_shape_are_refused(tmp_path):

@@ -130,8 +130,12 @@ class Checkpoint:
         return self.tensors[name]
 
 
-def open_checkpoint(folder: Path) -> Checkpoint:
+def open_checkpoint(folder: Path, *, tokenizer_folder: Path | None = None) -> Checkpoint:
     """Open a checkpoint folder; reads every file but the tensors themselves.
+
+    Args:
+        folder: In the layout of Hugging Face.
+        tokenizer_folder: Where the tokenizer's files are, if not beside the weights.
 
     Raises:
         CheckpointError: A file is absent, damaged, quantized, pickled, or contradicts another.
@@ -145,7 +149,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
                 f"export from the float checkpoint"
             )
     generation_config = read_optional(folder / GENERATION_FILE)
-    tokenizer = read_tokenizer(folder, config, generation_config)
+    tokenizer = read_tokenizer(tokenizer_folder or folder, config, generation_config)
     return Checkpoint(
         folder=folder,
         config=config,

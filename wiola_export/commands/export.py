@@ -11,6 +11,7 @@ from wiola_calibration.corpus import PACKAGED
 from wiola_export.errors import OptionError
 from wiola_export.options import (
     DATA_FREE,
+    DEMOS,
     Budget,
     CalibrationOptions,
     Calibrator,
@@ -41,7 +42,11 @@ RANDOM_NOTICE = (
 FOLDER = click.Path(path_type=Path)
 
 EXPORT_OPTIONS: list[click.Parameter] = [
-    click.Option(["--variant"], help="120m, 360m, 700m, 1.5b or demo (packaged)."),
+    click.Option(
+        ["--variant"],
+        help="120m, 360m, 700m, 1.5b; nano, micro, small; or a packaged checkpoint: "
+        f"{', '.join(DEMOS)}.",
+    ),
     click.Option(["--checkpoint"], type=FOLDER, help="Folder in the Hugging Face layout."),
     *(
         click.Option([f"--{name}"], is_flag=True, help=PRECISION_HELP[name])

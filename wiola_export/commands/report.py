@@ -135,14 +135,15 @@ def find_source(
 
 
 def _checkpoint(bundles: "Sequence[Exported]", checkpoint: Path | None) -> "Model":
-    from wiola_export.options import DEMO, Source  # noqa: PLC0415
+    from wiola_export.options import DEMOS, Source  # noqa: PLC0415
     from wiola_export.source import find_model  # noqa: PLC0415
 
-    unknown = [bundle.folder for bundle in bundles if bundle.manifest.variant != DEMO]
+    unknown = [bundle.folder for bundle in bundles if bundle.manifest.variant not in DEMOS]
     if checkpoint is None and unknown:
         raise OptionError(f"give --checkpoint DIR, the checkpoint that {unknown[0]} was made from")
-    demo = Source(variant=DEMO)
-    model = find_model(demo if checkpoint is None else Source(checkpoint=checkpoint))
+    demo = bundles[0].manifest.variant
+    source = Source(variant=demo) if checkpoint is None else Source(checkpoint=checkpoint)
+    model = find_model(source)
     assert model.checkpoint is not None
     found = model.checkpoint.sha256()
     for bundle in bundles:

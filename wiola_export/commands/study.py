@@ -10,7 +10,7 @@ import click
 
 from wiola_export.commands.export import FOLDER, calibration_source
 from wiola_export.errors import EvaluationError, OptionError
-from wiola_export.options import CalibrationOptions, Source
+from wiola_export.options import DEMOS, CalibrationOptions, Source
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -24,7 +24,7 @@ Where = Callable[[], "AbstractContextManager[Executor]"]  # opens where cells ar
 
 
 @click.command(short_help="Compare many ways to store a checkpoint.")
-@click.option("--variant", help="demo, the packaged checkpoint.")
+@click.option("--variant", help=f"A packaged checkpoint: {' or '.join(DEMOS)}.")
 @click.option("--checkpoint", type=FOLDER, help="Folder in the Hugging Face layout.")
 @click.option("--out", type=FOLDER, required=True, help="Folder for bundles and results.")
 @click.option(

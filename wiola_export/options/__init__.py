@@ -14,14 +14,14 @@ from wiola_export.options.quantization import (
     Scheme,
     Smoothing,
 )
-from wiola_export.options.source import DEMO, Source
+from wiola_export.options.source import DEMOS, Source
 
 __all__ = [
     "BLOCK_SIZES",
     "CALIBRATED",
     "DATA_FREE",
     "DEFAULT_BLOCK_SIZES",
-    "DEMO",
+    "DEMOS",
     "FINEST_BLOCK_SIZE",
     "Budget",
     "CalibrationOptions",

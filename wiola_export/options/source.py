@@ -5,7 +5,8 @@ from pathlib import Path
 
 from wiola_export.errors import OptionError
 
-DEMO = "demo"
+# Packaged checkpoints, each a folder of this package; the first holds the tokenizer of all.
+DEMOS = ("demo", "demo-gsa")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,7 +14,7 @@ class Source:
     """Where the weights come from.
 
     Attributes:
-        variant: A published size, or `demo`, the packaged checkpoint.
+        variant: A published size, or a packaged checkpoint.
         checkpoint: A folder in the Hugging Face layout. Without one, a published size gets seeded
             random weights.
         seed: Seed of random weights.
@@ -27,8 +28,10 @@ class Source:
         """Refuse a source that names nothing, or two things."""
         if self.variant is None and self.checkpoint is None:
             raise OptionError("nothing to export; give --checkpoint DIR or --variant NAME")
-        if self.variant == DEMO and self.checkpoint is not None:
-            raise OptionError("--variant demo is a checkpoint already; drop --checkpoint")
+        if self.variant in DEMOS and self.checkpoint is not None:
+            raise OptionError(
+                f"--variant {self.variant} is a checkpoint already; drop --checkpoint"
+            )
         if self.seed < 0:
             raise OptionError(f"--seed is {self.seed}; expected 0 or more")
         if self.seed and not self.is_random:
@@ -37,4 +40,4 @@ class Source:
     @property
     def is_random(self) -> bool:
         """Whether the weights will be random."""
-        return self.checkpoint is None and self.variant != DEMO
+        return self.checkpoint is None and self.variant not in DEMOS

@@ -7,6 +7,7 @@ from wiola_calibration.record import CalibrationRecord
 from wiola_export.evaluate.bootstrap import FEWEST_WINDOWS, RESAMPLES
 from wiola_export.evaluate.ladder import Ladder
 from wiola_export.evaluate.speed import Speed
+from wiola_export.options import DEMOS
 from wiola_export.report.coverage import Coverage, KeptMatrix
 from wiola_export.report.document import Block, Bullets, Section, Table
 from wiola_export.report.figures import code, plain, scientific, seconds, significant, size
@@ -119,7 +120,7 @@ def _method(report: Report) -> Iterator[str]:
     if report.calibration is not None:
         yield from _calibration(report.calibration)
     if report.accuracy is not None:
-        yield from _accuracy(report.accuracy, is_demo=subject.variant == "demo")
+        yield from _accuracy(report.accuracy, is_demo=subject.variant in DEMOS)
     if any(tensor.relative_error is not None for tensor in report.tensors):
         yield (
             "Squared error: stored weights read back from the graph, less the float ones, squared "
