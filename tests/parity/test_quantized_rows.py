@@ -16,6 +16,7 @@ from wiola_runtime.scoring import score
 INT8, INT4 = Quantization(precision="int8"), Quantization(precision="int4")
 DYNAMIC = Quantization(precision="int8", scheme="dynamic")
 weight_only = pytest.mark.parametrize("form", [INT8, INT4], ids=lambda f: f.precision)
+families = pytest.mark.parametrize("name", ["gqa3", "wide_ffn"])
 
 
 def error(found, expected):
@@ -29,9 +30,10 @@ def runner(form, name="gqa3"):
 
 
 @weight_only
-def test_cached_and_full_passes_agree(form):
+@families
+def test_cached_and_full_passes_agree(name, form):
     """A rounded activation on the edge may fall to the other side; nothing more."""
-    ids, graph = oracles.load("gqa3").input_ids, runner(form)
+    ids, graph = oracles.load(name).input_ids, runner(form, name)
 
     full, _ = graph.all_at_once(ids)
 
@@ -41,8 +43,9 @@ def test_cached_and_full_passes_agree(form):
 
 
 @weight_only
-def test_a_neighbour_with_outliers_changes_nothing(form):
-    ids, graph = oracles.load("gqa3").input_ids[:, :30], runner(form)
+@families
+def test_a_neighbour_with_outliers_changes_nothing(name, form):
+    ids, graph = oracles.load(name).input_ids[:, :30], runner(form, name)
     other = ids.copy()
     other[1] = np.roll(ids[1], 11)
 
@@ -53,7 +56,9 @@ def test_a_neighbour_with_outliers_changes_nothing(form):
 
 
 @pytest.mark.parametrize(("form", "largest"), [(INT8, 0.05), (INT4, 0.5), (DYNAMIC, 0.1)])
-@pytest.mark.parametrize("name", ["gqa3", "lookback3", "odd_sizes", "untied"])
+@pytest.mark.parametrize(
+    "name", ["gqa3", "lookback3", "odd_sizes", "untied", *oracles.names_of("gsa")]
+)
 def test_the_result_stays_close_to_the_package(name, form, largest):
     """Random weights are the hardest to round; a lost matrix would give an error of 1."""
     case = oracles.load(name)

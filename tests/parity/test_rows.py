@@ -16,7 +16,8 @@ from wiola_runtime.manifest import Manifest
 from wiola_runtime.scoring import Row
 from wiola_runtime.session import Session, SessionOptions
 
-CASE = "gqa3"
+CASES = ("gqa3", "nano_like")
+every_case = pytest.mark.parametrize("name", CASES)
 TOLERANCE = 1e-3
 CONTEXT_CHECKED = 103  # 40 cached and 63 new tokens
 ROWS = 5
@@ -26,9 +27,9 @@ IDS = np.random.default_rng(11).integers(0, 320, (ROWS, CONTEXT_CHECKED))
 
 
 @functools.cache
-def expected_logits():
+def expected_logits(name):
     """Return torch's logits (5, 103, V) of one full pass."""
-    case = oracles.load(CASE)
+    case = oracles.load(name)
     model, states = oracles.torch_model(case), case.config.states()
     sizes = {"B": ROWS, "P": 0}
     empty = [torch.zeros([sizes.get(a, a) for a in state.axes]) for state in states]
@@ -38,25 +39,26 @@ def expected_logits():
 
 
 @functools.cache
-def runner(target):
-    graph, _ = oracles.lowered(oracles.load(CASE), target, Quantization(precision="fp32"))
+def runner(name, target):
+    graph, _ = oracles.lowered(oracles.load(name), target, Quantization(precision="fp32"))
     return GraphRunner(graph, capacity=128)
 
 
 @functools.cache
-def semantic():
-    return GraphRunner(oracles.semantic(oracles.load(CASE)))
+def semantic(name):
+    return GraphRunner(oracles.semantic(oracles.load(name)))
 
 
-@pytest.fixture(scope="module")
-def session(tmp_path_factory):
+@pytest.fixture(scope="module", params=CASES)
+def opened(request, tmp_path_factory):
+    """Give the name of a case and a session on its bundle."""
     root = tmp_path_factory.mktemp("rows")
-    checkpoint = oracles.write_checkpoint(oracles.load(CASE), root / "checkpoint")
+    checkpoint = oracles.write_checkpoint(oracles.load(request.param), root / "checkpoint")
     out = oracles.write_bundle(checkpoint, root / "bundle", "cpu", Quantization(precision="fp32"))
-    return Session(out, Manifest.read(out), SessionOptions(threads=1))
+    return request.param, Session(out, Manifest.read(out), SessionOptions(threads=1))
 
 
-def check_axes(graph, past, new, batch):
+def check_axes(name, graph, past, new, batch):
     ids, lengths = IDS[:batch], np.full(batch, past)
     state = graph.empty(batch)
     for done in range(past):  # one token a call, so that every target can fill a batch's cache
@@ -64,39 +66,43 @@ def check_axes(graph, past, new, batch):
 
     logits, _, _ = graph.run(ids[:, past : past + new], lengths, state)
 
-    assert distance(logits, expected_logits()[:batch, past : past + new]) < TOLERANCE
+    assert distance(logits, expected_logits(name)[:batch, past : past + new]) < TOLERANCE
 
 
 all_sizes = [(p, t, b) for p in (0, 1, 40) for t in (1, 2, 63) for b in (1, 2, 5)]
 
 
 @pytest.mark.parametrize(("past", "new", "batch"), all_sizes)
-@pytest.mark.parametrize("make", [semantic, functools.partial(runner, "portable")])
-def test_a_growing_graph_takes_every_size(make, past, new, batch):
-    check_axes(make(), past, new, batch)
+@pytest.mark.parametrize("make", [semantic, functools.partial(runner, target="portable")])
+@every_case
+def test_a_growing_graph_takes_every_size(name, make, past, new, batch):
+    check_axes(name, make(name), past, new, batch)
 
 
 @pytest.mark.parametrize(
     ("past", "new", "batch"),
     [(p, t, b) for p, t, b in all_sizes if p == 0 or t == 1 or b == 1],
 )
-def test_a_shared_graph_takes_every_size_of_its_contract(past, new, batch):
+@every_case
+def test_a_shared_graph_takes_every_size_of_its_contract(name, past, new, batch):
     """Several rows of several tokens have nothing cached."""
-    check_axes(runner("cpu"), past, new, batch)
+    check_axes(name, runner(name, "cpu"), past, new, batch)
 
 
 @pytest.mark.parametrize("wanted", [[0], [4], [4, 0, 2], [1, 1]])
 @pytest.mark.parametrize("target", ["cpu", "portable"])
-def test_the_positions_that_return_logits_are_free(target, wanted):
-    graph = runner(target)
+@every_case
+def test_the_positions_that_return_logits_are_free(name, target, wanted):
+    graph = runner(name, target)
 
     logits, _, _ = graph.run(IDS[:2, :5], np.zeros(2), graph.empty(2), np.asarray(wanted))
 
-    assert distance(logits, expected_logits()[:2, wanted]) < TOLERANCE
+    assert distance(logits, expected_logits(name)[:2, wanted]) < TOLERANCE
 
 
-def test_rows_decode_together_at_their_own_lengths(session):
+def test_rows_decode_together_at_their_own_lengths(opened):
     """Neighbours are shorter and longer; eight steps, each row at positions of its own."""
+    name, session = opened
     rows = [Row(session) for _ in RAGGED]
     for row, ids, length in zip(rows, IDS, RAGGED, strict=True):
         row.step(ids[:length])
@@ -106,11 +112,12 @@ def test_rows_decode_together_at_their_own_lengths(session):
         at = [length + step for length in RAGGED]
         found = session.run(state, IDS[range(ROWS), at][:, None], np.asarray([0]))[:, 0].copy()
 
-        assert distance(found, expected_logits()[range(ROWS), at]) < TOLERANCE
+        assert distance(found, expected_logits(name)[range(ROWS), at]) < TOLERANCE
 
 
-def test_running_sums_see_the_rows_own_tokens_only(session):
+def test_running_sums_see_the_rows_own_tokens_only(opened):
     """After decoding beside a longer neighbour they are what the row alone has."""
+    _, session = opened
     lengths = (3, 40)
     rows = [Row(session) for _ in lengths]
     for row, ids, length in zip(rows, IDS[:2], lengths, strict=True):
@@ -127,8 +134,9 @@ def test_running_sums_see_the_rows_own_tokens_only(session):
             np.testing.assert_allclose(together, alone, rtol=1e-5, atol=1e-4)
 
 
-def test_what_lies_beyond_a_rows_length_changes_nothing(session):
+def test_what_lies_beyond_a_rows_length_changes_nothing(opened):
     """The unused end of a shared cache may hold anything."""
+    _, session = opened
     clean, dirty = Row(session), Row(session)
     for row in (clean, dirty):
         row.step(IDS[0, :20])
@@ -144,9 +152,10 @@ def test_what_lies_beyond_a_rows_length_changes_nothing(session):
 
 
 @pytest.mark.parametrize("row", range(3))
-def test_a_neighbour_never_changes_a_row(row):
+@every_case
+def test_a_neighbour_never_changes_a_row(name, row):
     """Windows of equal length share a call; the others' tokens are replaced."""
-    graph = runner("cpu")
+    graph = runner(name, "cpu")
     ids = IDS[:3, :30]
     other = np.roll(ids, 7, axis=1)
     other[row] = ids[row]

@@ -82,7 +82,7 @@ def test_all_freedoms_together_are_exact(name):
         assert all(map(torch.equal, after, run(layer, hidden)))
 
 
-@given(seed=seeds, name=st.sampled_from(["gqa3", "odd_sizes"]), index=st.integers(0, 1))
+@given(seed=seeds, name=st.sampled_from(["gqa3", "odd_sizes", "wide_ffn"]), index=st.integers(0, 1))
 @settings(max_examples=20, deadline=None)
 def test_scales_of_any_size_cost_no_more_than_rounding(seed, name, index):
     layer, hidden = layers_of(name)[index]

@@ -12,13 +12,15 @@ from wiola_export.calibrate.taps import input_of, inputs_of, matrices, stages
 from wiola_export.families.layered import Matrix
 
 every_case = pytest.mark.parametrize("name", oracles.NAMES)
+every_gcla_case = pytest.mark.parametrize("name", oracles.names_of("gcla"))
+every_gsa_case = pytest.mark.parametrize("name", oracles.names_of("gsa"))
 ATTENTION = tuple(f"attn.{part}_proj.weight" for part in ("q", "k", "v", "gate"))
 CONTEXT = tuple(f"attn.{part}_ctx_proj.weight" for part in ("k", "v"))
 STREAMS = tuple(f"ffn.{part}.weight" for part in ("gate_a", "up_a", "up_b"))
 REST = [("ffn.down_a.weight",), ("ffn.down_b.weight",), ("ffn.fusion.weight",)]
 
 
-@every_case
+@every_gcla_case
 def test_weights_are_grouped_by_what_they_read_in_order_of_execution(name):
     """Layer 0 has no context to project."""
     for index, (layer, hidden) in enumerate(layers_of(name)):
@@ -31,9 +33,28 @@ def test_weights_are_grouped_by_what_they_read_in_order_of_execution(name):
         assert sum(map(len, found)) == sum(map(len, expected))
 
 
+@every_gsa_case
+def test_a_gate_is_read_between_queries_and_output(name):
+    gated = oracles.load(name).config.use_attention_gate
+    gate = [(f"self_attn.gate_fc{i}.weight",) for i in (1, 2)] if gated else []
+    attention, streams = (
+        tuple(f"{place}_proj.weight" for place in places)
+        for places in (("self_attn.q", "self_attn.k", "self_attn.v"), ("mlp.up", "mlp.bypass"))
+    )
+    rest = [("self_attn.o_proj.weight",), streams, ("mlp.down_proj.weight",)]
+
+    for layer, hidden in layers_of(name):
+        found = stages(layer, hidden)
+
+        assert sorted(map(set, found), key=sorted) == sorted(
+            map(set, [attention, *gate, *rest]), key=sorted
+        )
+        assert [set(group) for group in found[-3:]] == [set(group) for group in rest]
+
+
 @every_case
 def test_an_input_makes_what_the_layer_makes_of_it(name):
-    """Multiplied by its weight it is the product that the layer computes."""
+    """Multiplied by its weight it is the product that the layer computes, a bias aside."""
     for layer, hidden in layers_of(name):
         modules = dict(layer.layer.named_modules())
         for group in stages(layer, hidden):
@@ -46,7 +67,8 @@ def test_an_input_makes_what_the_layer_makes_of_it(name):
 
             x = input_of(layer, group[0], hidden, layer.weights)
 
-            torch.testing.assert_close(x @ layer.weights[group[0]].T, seen[0])
+            bias = layer.weights.get(group[0].replace(".weight", ".bias"), torch.zeros(()))
+            torch.testing.assert_close(x @ layer.weights[group[0]].T + bias, seen[0])
 
 
 def test_inputs_of_all_groups_are_those_seen_one_by_one():

@@ -15,7 +15,7 @@ from wiola_export.passes.ort_kernels import OrtKernels
 from wiola_export.passes.standard_kernels import StandardKernels
 from wiola_export.prepare import make_policy
 
-CASES = ("lookback1", "lookback3", "mha", "odd_sizes")
+CASES = ("lookback1", "lookback3", "mha", "odd_sizes", "nano_like", "post_rope_gate")
 TOLERANCE = 2e-4
 FLOATS = {"cpu": "fp32", "cuda": "fp16", "portable": "fp32"}
 
@@ -74,14 +74,15 @@ def test_the_numbers_stay(count, name):
     check_same(model, name)
 
 
+@pytest.mark.parametrize("name", ["odd_sizes", "wide_ffn"])
 @pytest.mark.parametrize("index", range(FIRST_CLEANUP), ids=NAMES[:FIRST_CLEANUP])
-def test_a_pass_alone_keeps_the_numbers(index):
+def test_a_pass_alone_keeps_the_numbers(index, name):
     """No pass needs another one to be right."""
-    model = oracles.semantic(oracles.load("odd_sizes"))
+    model = oracles.semantic(oracles.load(name))
 
     passes("cpu")[index](model)
 
-    check_same(model, "odd_sizes")
+    check_same(model, name)
 
 
 @pytest.mark.parametrize("target", FLOATS)

@@ -33,6 +33,18 @@ def test_a_reader_sees_the_architecture_by_name(graph):
     assert {identifier[1] for identifier in graph.functions} == called
 
 
+def test_gated_spiral_attention_is_seen_by_name():
+    case = oracles.load("nano_like")
+    graph = oracles.shared_trace(case.family, case.config)
+
+    called = {node.op_type for node in graph.graph if node.domain == DOMAIN}
+    assert called == {
+        "CausalAttention", "HeadMean", "Linear", "QueryGate", "RMSNorm",
+        "RunningMean", "SiLU", "SpiralRotary",
+    }  # fmt: skip
+    assert {node.domain for node in graph.graph} == {"", DOMAIN}
+
+
 def test_versions_are_pinned(graph):
     assert graph.ir_version == 10
     assert graph.graph.opset_imports == {"": 21, DOMAIN: 1}
@@ -74,8 +86,9 @@ def test_the_tracers_own_notes_are_gone(graph):
     assert b"/wiola_export/" not in text
 
 
-def test_the_semantic_graph_is_a_valid_model():
-    model = onnx.load_from_string(to_bytes(oracles.semantic(oracles.load(CASE))))
+@pytest.mark.parametrize("name", [CASE, "nano_like"])
+def test_the_semantic_graph_is_a_valid_model(name):
+    model = onnx.load_from_string(to_bytes(oracles.semantic(oracles.load(name))))
 
     onnx.checker.check_model(model, full_check=True)
 
