@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from wiola_export.commands.catalogue import list_models
 from wiola_export.commands.export import EXPORT_OPTIONS, run_export
 from wiola_export.commands.inspect import inspect
 from wiola_export.commands.report import report
@@ -27,15 +28,17 @@ DONE, USER_CAN_FIX_IT, TOO_INACCURATE, INTERRUPTED = 0, 2, 3, 130
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96},
     epilog="`wiola-run BUNDLE --prompt TEXT` generates text from a bundle.",
 )
+@click.option("--list", "lists", is_flag=True, help="Show what can be exported by name, and exit.")
 @click.option("--debug", is_flag=True, help="Show the traceback of a known failure.")
 @click.version_option(metadata.version(NAME), prog_name=NAME)
 @click.pass_context
-def app(context: click.Context, /, debug: bool, **choices: Any) -> None:  # noqa: ANN401, ARG001
+def app(context: click.Context, /, lists: bool, debug: bool, **choices: Any) -> None:  # noqa: ANN401, ARG001
     """Export a Wiola checkpoint to a quantized, self-contained ONNX bundle.
 
     \b
     wiola-export --variant demo --int8
     wiola-export --checkpoint DIR --int4 --out my-bundle
+    wiola-export --list
     wiola-export inspect my-bundle
     """  # noqa: D301  click's mark for lines that it must not wrap
     given = [
@@ -44,7 +47,9 @@ def app(context: click.Context, /, debug: bool, **choices: Any) -> None:  # noqa
         if context.get_parameter_source(str(parameter.name))
         is click.core.ParameterSource.COMMANDLINE
     ]
-    if context.invoked_subcommand is None:
+    if lists:
+        _list_models(context.invoked_subcommand, given, as_json=choices["json"])
+    elif context.invoked_subcommand is None:
         if not given:
             click.echo(context.get_help())
             return
@@ -54,6 +59,13 @@ def app(context: click.Context, /, debug: bool, **choices: Any) -> None:  # noqa
             f"{', '.join(given)} belongs to an export, not to `{context.invoked_subcommand}`; "
             f"see `{NAME} {context.invoked_subcommand} --help`"
         )
+
+
+def _list_models(command: str | None, given: Sequence[str], *, as_json: bool) -> None:
+    others = [command] if command else [option for option in given if option != "--json"]
+    if others:
+        raise OptionError(f"--list stands alone or with --json; drop {', '.join(others)}")
+    list_models(as_json=as_json)
 
 
 app.add_command(inspect)
