@@ -71,6 +71,8 @@ def gptq(weight: Tensor, metric: Metric, form: Blocks) -> Codes:
 def _round_rows(weight: Tensor, metric: Metric, form: Blocks) -> Codes:
     order = metric.order
     ranges = round_blocks(pad_to_blocks(weight.numpy(), form.block_size), form)
+    if not np.isfinite(ranges.scales).all():
+        return ranges  # who keeps them refuses them, and knows the weight's name
     blocks = order // form.block_size
     scales = torch.from_numpy(ranges.scales.astype("float32"))[:, blocks]
     scales = torch.where(scales == 0, 1, scales)

@@ -71,7 +71,8 @@ def round_blocks(blocks: Floats32, form: Blocks, *, search: bool = True) -> Code
             np.where(better, new, old) for new, old in zip(trial, best, strict=True)
         )
     _, scales, zero_points = best
-    stored = scales.astype(form.scales)
+    with np.errstate(over="ignore"):  # who keeps the codes checks them, and names the weight
+        stored = scales.astype(form.scales)
     codes = _codes(blocks, stored.astype(np.float32), zero_points, form)
     return Codes(codes.astype(np.uint8), stored, zero_points.astype(np.uint8))
 
