@@ -39,6 +39,15 @@ def test_the_semantic_graph(golden):
     golden("census_semantic.txt", census(oracles.semantic(oracles.load("gqa3")).graph))
 
 
+def test_gated_spiral_attention(golden):
+    """Four layers."""
+    case = oracles.load("nano_like")
+    model, _ = oracles.lowered(case, "cpu", Quantization(precision="int8"))
+
+    golden("census_gsa_semantic.txt", census(oracles.semantic(case).graph))
+    golden("census_gsa_cpu_int8.txt", census(model.graph))
+
+
 def test_the_120m_size_as_it_runs(golden):
     """Twelve layers; no weight is read."""
     family, config = find_variant("120m")

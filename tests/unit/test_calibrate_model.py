@@ -111,6 +111,8 @@ def torch_logits(model, prepared, ids):
         ("awq", "odd_sizes", None, {}),
         ("awq-gptq", "odd_sizes", None, {}),
         ("gptq", "untied", None, {"block_size": 128}),
+        ("awq-gptq", "nano_like", None, {}),
+        ("gptq", "wide_ffn", None, {"block_size": 64}),
     ],
 )
 def test_the_graph_computes_with_the_weights_that_were_found(
@@ -193,6 +195,23 @@ def test_every_executed_matrix_is_rounded_by_calibration(open_case, tmp_path, me
         model, windows_of("gqa3", 2), Quantization(precision="int4", method=method), tmp_path / "c"
     ) as prepared:
         assert set(rounded(prepared)) == matrices - unused - {"model.embed_tokens.weight"}
+
+
+def test_a_gate_of_short_rows_is_left_alone_by_calibration(open_case, tmp_path):
+    model = open_case("wide_ffn")
+    matrices = {n for n, shape in model.config.tensor_shapes().items() if len(shape) == 2}
+    gates = {name for name in matrices if "gate_fc" in name}
+
+    with calibrated(model, windows_of("wide_ffn", 2), INT4, tmp_path / "c") as prepared:
+        assert set(rounded(prepared)) == matrices - gates - {"model.embed_tokens.weight"}
+        _, stored = graph_of(model, prepared, "cpu")
+
+    notes = {tensor.name: tensor.note for tensor in stored if "gate_fc" in tensor.name}
+    assert set(notes) == gates
+    assert set(notes.values()) == {
+        "kept: rows of 16 features are too short to pay",
+        "kept: rows of 6 features are too short to pay",
+    }
 
 
 def errors_on(model, windows, tmp_path, methods):

@@ -106,6 +106,14 @@ def test_candidates_fill_rows_and_have_the_asked_bits_or_eight():
     assert candidates(make_policy(Quantization(precision="fp32"), "cpu"), "matrix", (8, 96)) == ()
 
 
+def test_matrices_of_short_rows_have_no_candidates():
+    policy = make_policy(Quantization(precision="int4"), "cpu")
+
+    assert candidates(policy, "matrix", (8, 32)) == ()
+    assert candidates(policy, "embedding", (8, 32)) != ()
+    assert candidates(policy, "matrix", (8,)) == ()
+
+
 def test_candidates_of_a_table_are_those_that_the_target_looks_up():
     policy = make_policy(Quantization(precision="int4"), "portable")
 

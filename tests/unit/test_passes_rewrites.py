@@ -11,7 +11,7 @@ from wiola_export.options import Quantization
 from wiola_export.passes.fold_blend import FoldBlend
 from wiola_export.passes.fuse_context import FuseContext
 from wiola_export.passes.fuse_norms import FuseNorms
-from wiola_export.passes.fuse_rotary import FuseRotary, srpe_tables
+from wiola_export.passes.fuse_rotary import FuseRotary, spiral_tables, srpe_tables
 from wiola_export.passes.merge_rotary import MergeRotary
 from wiola_export.passes.pack_linears import PackLinears
 from wiola_export.weights import initializer_weight
@@ -109,6 +109,37 @@ def test_one_product_for_each_distinct_input():
     assert not any(name.endswith("q_proj.weight") for name in names)
 
 
+def test_one_product_of_queries_keys_and_values_and_one_past_the_gate():
+    model = oracles.semantic(oracles.load("nano_like"))
+
+    PackLinears(lambda _: None)(model)
+
+    # qkv; gate_fc1; gate_fc2; o; up and bypass; down; and the head.
+    assert census(model)["Linear"] == 6 * 4 + 1
+    names = set(model.graph.initializers)
+    assert "model.layers.1.self_attn.q_proj+k_proj+v_proj.weight" in names
+    assert "model.layers.1.mlp.up_proj+bypass_proj.weight" in names
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    ("name", "layers", "rotations"),
+    [("nano_like", 4, 2), ("post_rope_gate", 3, 1), ("no_gate", 3, 1), ("wide_ffn", 3, 2)],
+)
+def test_gated_attention_is_the_kernel_on_gated_queries(name, layers, rotations, target):
+    """A gate that reads unrotated queries needs them apart from the keys."""
+    form = FP16 if target == "cuda" else FP32
+    model, _ = oracles.lowered(oracles.load(name), target, form)
+
+    found = census(model)
+    assert found["GroupQueryAttention"] == layers
+    assert found["RotaryEmbedding"] == rotations * layers
+    assert found["SkipSimplifiedLayerNormalization"] == 2 * layers
+    assert found["SimplifiedLayerNormalization"] == 1
+    assert found["Softmax"] == 0
+    assert found["ReduceMean"] == found["CumSum"] == (0 if name == "no_gate" else layers)
+
+
 def test_every_norm_but_the_first_takes_its_addition_along():
     model = oracles.semantic(oracles.load("gqa3"))
     layers = 6
@@ -129,6 +160,24 @@ def test_rotations_of_equal_constants_share_their_tables():
     tables = [n for n in model.graph.initializers if n.startswith("srpe.")]
     assert len(tables) == 2
     assert census(model)["RotaryEmbedding"] == 8
+
+
+def test_spiral_tables_are_exact_at_the_last_position():
+    cos, sin = spiral_tables(512, 32, (10_000.0, 0.05))
+
+    p, i = 511, 3
+    angle = p * 10_000.0 ** (-2 * i / 32) * (1 + 0.05 * np.sqrt(i + 1) / np.sqrt(16))
+    assert cos.shape == sin.shape == (512, 16)
+    assert abs(cos[p, i] - np.cos(angle)) < 1e-7
+    assert abs(sin[p, i] - np.sin(angle)) < 1e-7
+
+
+@pytest.mark.parametrize("theta", [500.0, 10_000.0])
+def test_without_a_spiral_the_tables_are_the_rotary_embeddings(theta):
+    found = spiral_tables(64, 16, (theta, 0.0))
+    expected = srpe_tables(64, 16, (theta, np.inf, 0.0, 0.0))
+
+    assert all(map(np.array_equal, found, expected))
 
 
 def test_queries_and_keys_are_rotated_together():

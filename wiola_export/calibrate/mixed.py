@@ -22,7 +22,7 @@ from wiola_export.quantize.plan import (
     choose_by_size,
     stored_bytes,
 )
-from wiola_export.quantize.policy import Policy, Role
+from wiola_export.quantize.policy import SHORT_ROW, Policy, Role
 from wiola_export.source import Model
 
 # Windows whose gradients are looked at; each is one sample of the estimate.
@@ -106,9 +106,12 @@ def sample_of(windows: NDArray[np.int64]) -> NDArray[np.int64]:
 def candidates(policy: Policy, role: Role, shape: tuple[int, ...]) -> Sequence[Blocks]:
     """Return the forms in blocks that a tensor may take: from the policy's bits up to 8.
 
-    Blocks that do not fill a row are left out: they would be padded.
+    Blocks that do not fill a row are left out: they would be padded. Matrices of short rows stay
+    in floating point.
     """
     if len(shape) != MATRIX_AXES or not isinstance(policy.matrices, Blocks):
+        return ()
+    if role == "matrix" and shape[1] <= SHORT_ROW:
         return ()
     fewest = policy.lookup_bits if role == "embedding" else 4
     widths = sorted({max(policy.matrices.bits, fewest), 8})
