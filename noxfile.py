@@ -10,7 +10,9 @@ import nox
 nox.options.sessions = ["tests"]
 CONSTRAINTS = ("-c", "constraints.txt")
 PRODUCT = ("./runtime[cpu]", ".[trace]")
-TESTING = ("pytest", "hypothesis", "safetensors", "distributed")
+TESTING = ("pytest", "pytest-xdist", "hypothesis", "safetensors", "distributed")
+# Files of tests side by side, a process for each core; tests of one file share what they made.
+SIDE_BY_SIDE = ("-n", "auto", "--dist", "loadfile")
 EDITABLE = ("-e", "./runtime[cpu]", "-e", ".[trace]")
 DEMO = "build/wiola-demo-int8"
 EXPORT_DEMO = ("wiola-export", "--variant", "demo", "--int8", "--out", DEMO, "--force")
@@ -31,7 +33,8 @@ def demo(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the whole test suite, then the checks of the sources and of the light runtime."""
     session.install(*CONSTRAINTS, *EDITABLE, *TESTING)
-    session.run("python", "-m", "pytest", *session.posargs)
+    arguments = session.posargs or SIDE_BY_SIDE
+    session.run("python", "-m", "pytest", *arguments, env={"OMP_NUM_THREADS": "1"})
     if not session.posargs:
         session.run(*EXPORT_DEMO, "--no-report")
         session.notify("check")
