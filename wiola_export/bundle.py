@@ -72,7 +72,7 @@ def describe(
         target=options.target,
         context_length=model.config.max_position_embeddings,
         vocab_size=model.config.vocab_size,
-        cache="growing" if options.target == "portable" else "shared",
+        cache="growing" if any("P" in state.axes for state in states) else "shared",
         inputs=(*INPUTS, *inputs),
         outputs=(logits, *outputs),
         states=states,

@@ -12,6 +12,7 @@ from wiola_export.passes.fold_blend import FoldBlend
 from wiola_export.passes.fuse_activations import FuseActivations
 from wiola_export.passes.fuse_attention import FuseAttention
 from wiola_export.passes.fuse_context import FuseContext
+from wiola_export.passes.fuse_moments import FuseMoments
 from wiola_export.passes.fuse_norms import FuseNorms
 from wiola_export.passes.fuse_rotary import FuseRotary
 from wiola_export.passes.half_precision import HalfPrecision
@@ -19,7 +20,9 @@ from wiola_export.passes.lower_weights import LowerWeights
 from wiola_export.passes.merge_rotary import MergeRotary
 from wiola_export.passes.ort_kernels import OrtKernels
 from wiola_export.passes.pack_linears import PackLinears
+from wiola_export.passes.row_lengths import RowLengths
 from wiola_export.passes.standard_kernels import StandardKernels
+from wiola_export.passes.unit_gain import UnitGain
 from wiola_export.quantize.policy import Policy
 from wiola_runtime.manifest import QuantizedTensor, Target
 
@@ -30,17 +33,20 @@ def structure(target: Target, policy: Policy, context_length: int) -> Passes:
     """Return the passes that bring a target's kernels in, weights aside."""
     if target == "portable":
         return ()
+    lengths = RowLengths(token_ids=TOKEN_IDS, past_lengths=PAST_LENGTHS)
     fused: Passes = (
         FoldBlend(),
         PackLinears(lambda w: policy.decide("matrix", w.shape[1], w.sources[0]).form),
+        UnitGain(),
         FuseNorms(),
         FuseRotary(context_length),
         MergeRotary(),
-        FuseAttention(TOKEN_IDS, PAST_LENGTHS),
+        FuseAttention(lengths),
         FuseContext(),
         FuseActivations(),
     )
-    return (*fused, HalfPrecision()) if target == "cuda" else fused
+    # In float16 squares lose what variances consist of, so cuda keeps moments apart, in float32.
+    return (*fused, HalfPrecision()) if target == "cuda" else (*fused, FuseMoments(lengths))
 
 
 def cleanup() -> Passes:

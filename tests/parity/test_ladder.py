@@ -256,3 +256,14 @@ def test_the_cases_of_gsa_differ_in_shape():
     assert {c.spiral_alpha for c in configs} == {0.05, 0.5}
     assert any(c.intermediate_size % 16 for c in configs)
     assert all(a != b for a, b in itertools.combinations(configs, 2))
+
+
+def test_the_cases_of_moment_differ_in_shape():
+    """One head and several, odd sizes, tied and untied, other constants."""
+    configs = [oracles.load(name).config for name in oracles.names_of("moment")]
+
+    assert {c.num_attention_heads for c in configs} == {1, 3, 4}
+    assert {c.tie_word_embeddings for c in configs} == {True, False}
+    assert len({c.variance_scale for c in configs}) == 2
+    assert any(c.head_dim % 16 for c in configs)
+    assert all(a != b for a, b in itertools.combinations(configs, 2))

@@ -1,4 +1,4 @@
-"""What the published packages compute, and our model, graph and bundle of the same weights.
+"""What packages and descriptions compute, and our model, graph and bundle of the same weights.
 
 Everything here is made once and shared; a graph is handed out as a copy, since passes work in
 place.
@@ -18,6 +18,7 @@ import onnx_ir as ir
 import torch
 from safetensors import safe_open
 from safetensors.numpy import save_file
+from support import moment_cases
 from support.tiny_bundle import tokenizer_json
 
 from wiola_export import bundle, pipeline, prepare
@@ -32,7 +33,7 @@ from wiola_export.weights import StoredWeight, bind
 
 FOLDER = Path(__file__).parents[1] / "oracles"
 FILES = {p.stem.partition("-")[2]: p for p in sorted(FOLDER.glob("*.safetensors"))}
-NAMES = tuple(FILES)
+NAMES = (*FILES, *moment_cases.CONFIGS)
 PROMPT_TOKENS = 9
 PREFIX = "weights."
 SUMS = ("running_sum.", "gate_sum.")
@@ -72,7 +73,9 @@ class MemorySource:
 
 @functools.cache
 def load(name: str) -> Case:
-    """Read a case; the sums are named as the graph names them."""
+    """Read or compute a case; the sums are named as the graph names them."""
+    if name in moment_cases.CONFIGS:
+        return _computed(name)
     with safe_open(FILES[name], "numpy") as file:
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  no mapping
         config = json.loads(file.metadata()["config"])
@@ -85,6 +88,18 @@ def load(name: str) -> Case:
         logits=tensors["logits"],
         greedy_ids=tensors["greedy_ids"][0],
         running_sums={f"present_summary.{layer}": v for layer, v in sums.items()},
+    )
+
+
+def _computed(name: str) -> Case:
+    return Case(
+        name=name,
+        json_config=dict(moment_cases.CONFIGS[name].to_json()),
+        weights=moment_cases.weights(name),
+        input_ids=moment_cases.input_ids(name),
+        logits=moment_cases.logits(name),
+        greedy_ids=moment_cases.greedy_ids(name),
+        running_sums={},
     )
 
 

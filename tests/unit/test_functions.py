@@ -10,6 +10,7 @@ from support import paper
 from support.graphs import distance, run_nodes
 
 from wiola_export.families import operators as ops
+from wiola_export.families.moment import operators as moments
 from wiola_export.functions import DOMAIN, OPSET, load_function
 
 RANDOM = np.random.default_rng(3)
@@ -17,15 +18,19 @@ SPIRAL = ops.Spiral(theta=500.0, divisor=3.0, amplitude=0.4, frequency=0.7)
 ALL = (
     "CausalAttention",
     "ContextAttention",
+    "DifferenceRouting",
     "GatedBlend",
     "HeadMean",
     "Linear",
+    "MomentAttention",
     "QueryGate",
     "RMSNorm",
     "RunningMean",
     "SRPE",
     "SiLU",
     "SpiralRotary",
+    "UnitNorm",
+    "VarianceFeatures",
     "WRMSNorm",
 )
 
@@ -254,3 +259,71 @@ def test_running_mean():
     sums = past_sum[:, None] + np.cumsum(y, axis=1)
     assert distance(mean, sums / counts[..., None]) < 1e-5
     assert distance(total, sums[:, -1]) < 1e-4
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_unit_norm_is_an_rms_norm_of_gain_one(dtype):
+    x = (normal(2, 3, 16) * 800).astype(dtype)
+
+    (found,) = call("UnitNorm", [x], {"epsilon": 1e-6})
+
+    (gained,) = call("RMSNorm", [x, np.ones(16, dtype)], {"epsilon": 1e-6})
+    assert found.dtype == dtype
+    assert np.array_equal(found, gained)
+    assert distance(moments.unit_norm(torch.from_numpy(x), 1e-6), found) < 5e-3
+
+
+@pytest.mark.parametrize("past", [0, 1, 4])
+@pytest.mark.parametrize("new", [1, 3])
+def test_moment_attention(past, new):
+    """Moments as they are defined, in float64; values far from zero cancel all the same."""
+    q, k, v = normal(2, new, 3 * 8), normal(2, new, 3 * 8), normal(2, new, 3 * 8) + 5
+    cache = normal(2, 3, past, 8), normal(2, 3, past, 8) + 5
+
+    found = call("MomentAttention", [q, k, v, *cache], {"num_heads": 3}, outputs=4)
+
+    keys, values = (grown(c, n, 3).astype(np.float64) for c, n in zip(cache, (k, v), strict=True))
+    mean, variance = np.empty((2, 2, new, 3, 8))
+    for b, t, h in np.ndindex(2, new, 3):
+        seen = slice(past + t + 1)
+        query = q.reshape(2, new, 3, 8)[b, t, h]
+        mean[b, t, h] = paper.attend(query, keys[b, h, seen], values[b, h, seen])
+        second = paper.attend(query, keys[b, h, seen], values[b, h, seen] ** 2)
+        variance[b, t, h] = second - mean[b, t, h] ** 2
+    assert distance(found[0], mean.reshape(2, new, -1)) < 1e-5
+    assert distance(found[1], variance.reshape(2, new, -1)) < 1e-5
+    assert np.array_equal(found[2], keys)
+    assert np.array_equal(found[3], values)
+    if not past:
+        assert not found[1][:, 0].any()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("size", [0, 1e-30, 1e-9, 1e-6, 1e-3, 0.1, 10, 1e4, 1e30])
+def test_variance_features_of_any_size(size, dtype):
+    """ONNX has no log1p; the body's own is as precise."""
+    if size > 1e4 and dtype == np.float16:
+        pytest.skip("beyond float16")
+    variance = (np.linspace(0, 2, 12).reshape(1, 2, 6) * size).astype(dtype)
+
+    (found,) = call("VarianceFeatures", [variance], {"scale": 0.1, "epsilon": 1e-6})
+
+    r = np.log1p(variance.astype(np.float64) / np.float32(0.1))
+    m = (r * r).mean(-1, keepdims=True)
+    magnitude = np.log1p(m / (np.sqrt(m + 1e-6) + 1e-3) / (1 + 1e-3))
+    expected = np.concatenate([r / np.sqrt(m + 1e-6), magnitude], axis=-1)
+    tolerance, smallest = (3e-6, 1e-30) if dtype == np.float32 else (1e-3, 1e-7)
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=smallest)
+    torch_side = moments.variance_features(torch.from_numpy(variance).float(), 0.1, 1e-6)
+    np.testing.assert_allclose(torch_side, expected, rtol=3e-6, atol=1e-30)
+
+
+def test_difference_routing():
+    query, keys, updates = normal(2, 3, 16), 3 * normal(2, 2, 3, 16), normal(2, 2, 3, 10)
+
+    (found,) = call("DifferenceRouting", [query, *keys, *updates])
+
+    scores = (query.astype(np.float64) * keys).sum(-1) / 4
+    weights = np.exp(scores) / np.exp(scores).sum(0)
+    assert distance(found, (weights[..., None] * updates).sum(0)) < 1e-5

@@ -15,7 +15,7 @@ from wiola_export.passes.ort_kernels import OrtKernels
 from wiola_export.passes.standard_kernels import StandardKernels
 from wiola_export.prepare import make_policy
 
-CASES = ("lookback1", "lookback3", "mha", "odd_sizes", "nano_like", "post_rope_gate")
+CASES = ("lookback1", "lookback3", "mha", "odd_sizes", "nano_like", "post_rope_gate", "moment_odd")
 TOLERANCE = 2e-4
 FLOATS = {"cpu": "fp32", "cuda": "fp16", "portable": "fp32"}
 

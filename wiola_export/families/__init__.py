@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wiola_export.errors import CheckpointError, OptionError
-from wiola_export.families import gcla, gsa
+from wiola_export.families import gcla, gsa, moment
 from wiola_runtime.manifest import StateSpec
 
 if TYPE_CHECKING:
@@ -86,6 +86,14 @@ FAMILIES: tuple[Family, ...] = (
         parse_config=gsa.GsaConfig.from_json,
         variants=gsa.VARIANTS,
         build_model=gsa.build_model,
+        turn_end=None,
+    ),
+    Family(
+        name="moment",
+        marker_keys=moment.MARKER_KEYS,
+        parse_config=moment.MomentConfig.from_json,
+        variants=moment.VARIANTS,
+        build_model=moment.build_model,
         turn_end=None,
     ),
 )

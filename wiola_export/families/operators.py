@@ -42,14 +42,12 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
     """Multiply (…, M) by the transpose of a (N, M) weight, giving (…, N)."""
     if not torch.compiler.is_exporting():
         return functional.linear(x, weight)
-    return _record("Linear", [x, weight], {}, (*x.shape[:-1], weight.shape[0]))
+    return record("Linear", [x, weight], {}, (*x.shape[:-1], weight.shape[0]))
 
 
 def silu(x: Tensor) -> Tensor:
     """Apply x · sigmoid(x)."""
-    return (
-        _record("SiLU", [x], {}, x.shape) if torch.compiler.is_exporting() else functional.silu(x)
-    )
+    return record("SiLU", [x], {}, x.shape) if torch.compiler.is_exporting() else functional.silu(x)
 
 
 def halves(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,14 +70,14 @@ def halves(x: Tensor) -> tuple[Tensor, Tensor]:
 def wrms_norm(x: Tensor, weight: Tensor, offset: Tensor, epsilon: float) -> Tensor:
     """Return γ ⊙ z / sqrt(mean(z²) + epsilon) with z = x + δ, in float32 (WRMSNorm)."""
     if torch.compiler.is_exporting():
-        return _record("WRMSNorm", [x, weight, offset], {"epsilon": epsilon}, x.shape)
+        return record("WRMSNorm", [x, weight, offset], {"epsilon": epsilon}, x.shape)
     return rms_norm(x.float() + offset.float(), weight.float(), epsilon).to(x.dtype)
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """Return γ ⊙ x / sqrt(mean(x²) + epsilon), in float32 (RMSNorm)."""
     if torch.compiler.is_exporting():
-        return _record("RMSNorm", [x, weight], {"epsilon": epsilon}, x.shape)
+        return record("RMSNorm", [x, weight], {"epsilon": epsilon}, x.shape)
     z = x.float()
     z = z * torch.rsqrt(z.square().mean(-1, keepdim=True) + epsilon)
     return (weight.float() * z).to(x.dtype)
@@ -92,7 +90,7 @@ def srpe(x: Tensor, positions: Tensor, head_dim: int, spiral: Spiral) -> Tensor:
     """
     if torch.compiler.is_exporting():
         attributes: Attributes = {"head_size": head_dim, **dataclasses.asdict(spiral)}
-        return _record("SRPE", [x, positions], attributes, x.shape)
+        return record("SRPE", [x, positions], attributes, x.shape)
     steps = torch.arange(0, head_dim, 2, dtype=torch.float32, device=x.device)
     omega = spiral.theta ** (-steps / head_dim)
     p = positions.float()[..., None, None]
@@ -118,7 +116,7 @@ def spiral_rotary(
     theta, alpha = spiral
     if torch.compiler.is_exporting():
         attributes: Attributes = {"head_size": head_dim, "theta": theta, "alpha": alpha}
-        return _record("SpiralRotary", [x, positions], attributes, x.shape)
+        return record("SpiralRotary", [x, positions], attributes, x.shape)
     index = torch.arange(head_dim // 2, dtype=torch.float32, device=x.device)
     spread = 1 + alpha * torch.sqrt(index + 1) / math.sqrt(head_dim // 2)
     angle = positions.float()[..., None, None] * (theta ** (-2 * index / head_dim) * spread)
@@ -129,14 +127,14 @@ def head_mean(x: Tensor, num_heads: int) -> Tensor:
     """Average (B, T, H·D) over the heads, in float32, giving (B, T, D)."""
     if torch.compiler.is_exporting():
         shape = (*x.shape[:2], x.shape[2] // num_heads)
-        return _record("HeadMean", [x], {"num_heads": num_heads}, shape)
+        return record("HeadMean", [x], {"num_heads": num_heads}, shape)
     return _unflatten(x, (num_heads, -1)).float().mean(-2).to(x.dtype)
 
 
 def query_gate(q: Tensor, gate: Tensor, num_heads: int) -> Tensor:
     """Multiply the queries (B, T, H·D) of each head by sigmoid(gate), gate (B, T, H)."""
     if torch.compiler.is_exporting():
-        return _record("QueryGate", [q, gate], {"num_heads": num_heads}, q.shape)
+        return record("QueryGate", [q, gate], {"num_heads": num_heads}, q.shape)
     scaled: Tensor = _unflatten(q, (num_heads, -1)) * torch.sigmoid(gate)[..., None]
     return scaled.flatten(-2)
 
@@ -171,9 +169,9 @@ def causal_attention(
             version=1,
         )
         return outputs[0], outputs[1], outputs[2]
-    keys = torch.cat((past_key, _split_heads(k, groups)), dim=2)
-    values = torch.cat((past_value, _split_heads(v, groups)), dim=2)
-    queries = _split_heads(q, num_heads)
+    keys = torch.cat((past_key, split_heads(k, groups)), dim=2)
+    values = torch.cat((past_value, split_heads(v, groups)), dim=2)
+    queries = split_heads(q, num_heads)
     total, new = keys.shape[2], q.shape[1]
     mask = torch.ones(new, total, dtype=torch.bool, device=q.device).tril(total - new)
     mixed = functional.scaled_dot_product_attention(
@@ -209,7 +207,7 @@ def context_attention(q: Tensor, k: Tensor, v: Tensor, heads: tuple[int, int]) -
     num_heads, groups = heads
     if torch.compiler.is_exporting():
         attributes: Attributes = {"num_heads": num_heads, "kv_num_heads": groups}
-        return _record("ContextAttention", [q, k, v], attributes, q.shape)
+        return record("ContextAttention", [q, k, v], attributes, q.shape)
     keys = _unflatten(k, (groups, 1, -1))  # (B, T, n, K, 1, D)
     values = _unflatten(v, (groups, 1, -1))
     queries = _unflatten(q, (groups, num_heads // groups, -1))[:, :, None]
@@ -221,7 +219,7 @@ def context_attention(q: Tensor, k: Tensor, v: Tensor, heads: tuple[int, int]) -
 def gated_blend(own: Tensor, context: Tensor, gate: Tensor, blend_logit: Tensor) -> Tensor:
     """Return sigmoid(gate) ⊙ ((1 − β) own + β context), β = sigmoid(blend_logit)."""
     if torch.compiler.is_exporting():
-        return _record("GatedBlend", [own, context, gate, blend_logit], {}, own.shape)
+        return record("GatedBlend", [own, context, gate, blend_logit], {}, own.shape)
     beta = torch.sigmoid(blend_logit)
     mixed: Tensor = torch.sigmoid(gate) * ((1 - beta) * own + beta * context)
     return mixed
@@ -240,11 +238,13 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return rotated.flatten(-2).to(x.dtype)
 
 
-def _split_heads(x: Tensor, heads: int) -> Tensor:
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """Cut (B, T, heads·D) in (B, heads, T, D)."""
     return _unflatten(x, (heads, -1)).transpose(1, 2)
 
 
-def _record(op_type: str, inputs: list[Tensor], attributes: Attributes, shape: Shape) -> Tensor:
+def record(op_type: str, inputs: list[Tensor], attributes: Attributes, shape: Shape) -> Tensor:
+    """Leave a call of the domain in a traced graph; its result has the first input's type."""
     return torch.onnx.ops.symbolic(
         f"wiola::{op_type}", inputs, attributes, dtype=inputs[0].dtype, shape=shape, version=1
     )

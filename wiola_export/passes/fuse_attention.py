@@ -2,6 +2,7 @@
 
 import onnx_ir as ir
 
+from wiola_export.passes.row_lengths import RowLengths
 from wiola_export.passes.surgery import MICROSOFT, Chain, calls, integer
 
 
@@ -13,37 +14,22 @@ class FuseAttention(ir.passes.InPlacePass):
                   q, k, v, past_key, past_value, past_lengths + T − 1, max(past_lengths) + T)
 
     Args:
-        token_ids: Name of the input (B, T) that tells T.
-        past_lengths: Name of the input (B) with the number of cached tokens of each row.
+        lengths: Where the lengths of rows are found.
     """
 
-    def __init__(self, token_ids: str, past_lengths: str) -> None:
+    def __init__(self, lengths: RowLengths) -> None:
         super().__init__()
-        self._token_ids = token_ids
-        self._past_lengths = past_lengths
+        self._lengths = lengths
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Derive the lengths once, then rewrite every call."""
         attentions = calls(model, "CausalAttention")
         if not attentions:
             return ir.passes.PassResult(model, modified=False)
-        lengths = self._lengths(model.graph)
+        lengths = self._lengths.derive(model.graph)
         for call in attentions:
             fuse(model.graph, call, lengths)
         return ir.passes.PassResult(model, modified=True)
-
-    def _lengths(self, graph: ir.Graph) -> tuple[ir.Value, ir.Value]:
-        inputs = {value.name: value for value in graph.inputs}
-        chain = Chain(graph)
-        count = chain.add("Shape", [inputs[self._token_ids]], {"start": 1, "end": 2})
-        totals = chain.add("Add", [inputs[self._past_lengths], count])
-        last = chain.add("Sub", [totals, chain.ints(1)])
-        last32 = chain.add("Cast", [last], {"to": int(ir.DataType.INT32)})
-        longest = chain.add("ReduceMax", [totals], {"keepdims": 0})
-        longest32 = chain.add("Cast", [longest], {"to": int(ir.DataType.INT32)})
-        last32.dtype = longest32.dtype = ir.DataType.INT32
-        graph.insert_before(graph[0], chain.nodes)
-        return last32, longest32
 
 
 def fuse(graph: ir.Graph, call: ir.Node, lengths: tuple[ir.Value, ir.Value]) -> None:

@@ -10,7 +10,7 @@ from wiola_export.weights import initializer_weight
 HALF = {"Linear", "RotaryEmbedding", "SRPE", "SpiralRotary", "GroupQueryAttention"}
 FULL = {
     "SkipSimplifiedLayerNormalization", "SimplifiedLayerNormalization", "WRMSNorm", "RMSNorm",
-    "HeadMean", "RunningMean",
+    "HeadMean", "MomentAttention", "RunningMean", "VarianceFeatures",
 }  # fmt: skip
 MATRIX_AXES = 2
 
