@@ -21,11 +21,11 @@ from wiola_runtime.errors import (
     WiolaRuntimeError,
 )
 from wiola_runtime.generate import generate
+from wiola_runtime.graph import Graph, GraphOptions
 from wiola_runtime.manifest import Manifest
 from wiola_runtime.reply import Piece, Request, Result, reply
 from wiola_runtime.sampling import Sampling, sampler
 from wiola_runtime.scoring import Row, check_ids, score
-from wiola_runtime.session import Session, SessionOptions
 from wiola_runtime.text import Tokenizer
 from wiola_runtime.verify import TOKENIZER_FILE, require_files, verify_files
 
@@ -58,9 +58,9 @@ def load(
     if verify:
         verify_files(folder, manifest)
     tokenizer = Tokenizer.read(folder / TOKENIZER_FILE, manifest.tokens)
-    options = SessionOptions(device=device, threads=threads, allow_spinning=allow_spinning)
-    session = Session(folder, manifest, options)
-    return Model(manifest, tokenizer, session, load_seconds=time.perf_counter() - began)
+    options = GraphOptions(device=device, threads=threads, allow_spinning=allow_spinning)
+    graph = Graph(folder, manifest, options)
+    return Model(manifest, tokenizer, graph, load_seconds=time.perf_counter() - began)
 
 
 class Model:
@@ -75,14 +75,14 @@ class Model:
     """
 
     def __init__(
-        self, manifest: Manifest, tokenizer: Tokenizer, session: Session, *, load_seconds: float
+        self, manifest: Manifest, tokenizer: Tokenizer, graph: Graph, *, load_seconds: float
     ) -> None:
         self.manifest = manifest
         self.tokenizer = tokenizer
-        self.device = session.device
-        self.provider = session.provider
+        self.device = graph.device
+        self.provider = graph.provider
         self.load_seconds = load_seconds
-        self._session: Session | None = session
+        self._graph: Graph | None = graph
 
     def generate(  # noqa: PLR0913 - the public call spells out its options
         self,
@@ -181,7 +181,7 @@ class Model:
 
     def close(self) -> None:
         """Release the graph and its files; a second call does nothing."""
-        self._session = None
+        self._graph = None
 
     def __enter__(self) -> Self:
         return self
@@ -194,10 +194,10 @@ class Model:
     ) -> None:
         self.close()
 
-    def _opened(self) -> Session:
-        if self._session is None:
+    def _opened(self) -> Graph:
+        if self._graph is None:
             raise WiolaRuntimeError(f"model {self.manifest.name} is closed; load it again")
-        return self._session
+        return self._graph
 
     def _prompt_ids(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt

@@ -7,10 +7,10 @@ from typing import Literal
 
 from wiola_runtime.errors import GenerationError
 from wiola_runtime.generate import generate
+from wiola_runtime.graph import Graph
 from wiola_runtime.manifest import Manifest
 from wiola_runtime.sampling import Sampling, is_count, sampler
 from wiola_runtime.scoring import Row
-from wiola_runtime.session import Session
 from wiola_runtime.text import StopFilter, StreamDecoder, Tokenizer
 
 FinishReason = Literal["eos", "stop", "length", "context"]
@@ -82,7 +82,7 @@ class Request:
 
 
 def reply(
-    session: Session, manifest: Manifest, tokenizer: Tokenizer, request: Request
+    graph: Graph, manifest: Manifest, tokenizer: Tokenizer, request: Request
 ) -> Iterator[Piece]:
     """Return the reply to a request as an iterator of pieces; the work starts with the first.
 
@@ -92,7 +92,7 @@ def reply(
     # A special token has no text in a reply, so as a stop string it is looked for by its id.
     special = {text: tokenizer.special_id(text) for text in request.stop}
     return _Reply(
-        session=session,
+        graph=graph,
         manifest=manifest,
         request=request,
         decoder=StreamDecoder(tokenizer),
@@ -105,7 +105,7 @@ def reply(
 class _Reply:
     """A reply on its way."""
 
-    session: Session
+    graph: Graph
     manifest: Manifest
     request: Request
     decoder: StreamDecoder
@@ -138,7 +138,7 @@ class _Reply:
             prompt_ids=request.prompt_ids,
         )
         budget = min(request.max_new_tokens, self._room())
-        row = Row(self.session)
+        row = Row(self.graph)
         loop = generate(row, request.prompt_ids, pick=pick, max_new_tokens=budget)
         began = time.perf_counter()
         while (token_id := next(loop, None)) is not None:
@@ -174,8 +174,8 @@ class _Reply:
             finish_reason=self._reason(),
             prompt_tokens=len(self.request.prompt_ids),
             seed=self.request.sampling.seed,
-            device=self.session.device,
-            provider=self.session.provider,
+            device=self.graph.device,
+            provider=self.graph.provider,
             timings=self._timings(),
         )
 

@@ -1,4 +1,4 @@
-"""Feed token ids to a session in chunks.
+"""Feed token ids to a graph in chunks.
 
 Axes: B batch row, T positions, V vocabulary.
 """
@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from wiola_runtime.errors import CapacityError, GenerationError
 from wiola_runtime.generate import Logits
+from wiola_runtime.graph import Graph
 from wiola_runtime.manifest import Manifest
-from wiola_runtime.session import Session
 
 # Tokens of one call: enough to keep every core in large matrix products, while activations and
 # the logits of a call stay at some ten megabytes.
@@ -22,10 +22,10 @@ ID_AXES = (1, 2)
 class Row:
     """One text on its way through the graph, with its own state."""
 
-    def __init__(self, session: Session, chunk_tokens: int = CHUNK_TOKENS) -> None:
-        self._session = session
+    def __init__(self, graph: Graph, chunk_tokens: int = CHUNK_TOKENS) -> None:
+        self._graph = graph
         self._chunk_tokens = chunk_tokens
-        self._state = session.start()
+        self._state = graph.start()
 
     def step(self, token_ids: Sequence[int]) -> Logits:
         """Consume token ids, return the last logits (V,), which the next step overwrites."""
@@ -37,11 +37,11 @@ class Row:
 
     def _feed(self, ids: NDArray[np.int64]) -> Logits:
         last = np.asarray([ids.shape[1] - 1])
-        return np.asarray(self._session.run(self._state, ids, last)[0, 0])
+        return np.asarray(self._graph.run(self._state, ids, last)[0, 0])
 
 
 def score(
-    session: Session,
+    graph: Graph,
     manifest: Manifest,
     token_ids: NDArray[np.int64],
     chunk_tokens: int = CHUNK_TOKENS,
@@ -55,14 +55,12 @@ def score(
     rows = max(1, chunk_tokens // length)
     for row in range(0, batch_size, rows):
         ids, out = token_ids[row : row + rows], result[row : row + rows]
-        state = session.start(ids.shape[0])
+        state = graph.start(ids.shape[0])
         for start in range(0, length, chunk_tokens):
             chunk = ids[:, start : start + chunk_tokens]
             # A chunk is shorter than its row only where the row is alone, so the slice of the
             # result is one block of memory and the graph writes straight into it.
-            session.run(
-                state, chunk, np.arange(chunk.shape[1]), out[:, start : start + chunk_tokens]
-            )
+            graph.run(state, chunk, np.arange(chunk.shape[1]), out[:, start : start + chunk_tokens])
     return result
 
 

@@ -16,8 +16,8 @@ from support.graphs import GraphRunner, distance
 import wiola_runtime as wr
 from wiola_export.families.layerwise import LayerwiseExecutor
 from wiola_export.options import Quantization
+from wiola_runtime.graph import Graph, GraphOptions
 from wiola_runtime.scoring import Row, score
-from wiola_runtime.session import Session, SessionOptions
 
 # Largest |Δlogit| allowed on each rung, at |logit| up to 21; the target's precision beside it.
 TOLERANCES = {"torch": 1e-4, "semantic": 1e-4, "cpu": 1e-3, "portable": 1e-3, "cuda": 0.1}
@@ -47,7 +47,7 @@ def semantic_runner(name):
 
 @pytest.fixture(scope="session")
 def opened(tmp_path_factory):
-    """Give the session and the model of a case's bundle, exported at its first use."""
+    """Give the graph and the model of a case's bundle, exported at its first use."""
     root = tmp_path_factory.mktemp("ladder")
 
     @functools.cache
@@ -60,7 +60,7 @@ def opened(tmp_path_factory):
         out = root / f"{name}-{target}"
         oracles.write_bundle(folder(name), out, target, quantization)
         model = wr.load(out, threads=1)
-        return Session(out, model.manifest, SessionOptions(threads=1)), model
+        return Graph(out, model.manifest, GraphOptions(threads=1)), model
 
     return bundle
 
@@ -191,9 +191,9 @@ def test_the_runtime_scores_windows(opened, name, target):
 def test_the_runtime_in_chunks(opened, name, target, chunk):
     """Chunk 1 is one token at a time."""
     case = oracles.load(name)
-    session, model = opened(name, target)
+    graph, model = opened(name, target)
 
-    logits = score(session, model.manifest, case.input_ids, chunk)
+    logits = score(graph, model.manifest, case.input_ids, chunk)
 
     assert distance(logits, case.logits) < TOLERANCES[target]
 
@@ -203,8 +203,8 @@ def test_the_runtime_in_chunks(opened, name, target, chunk):
 def test_the_runtime_steps_after_a_prompt(opened, name, target):
     """Prefill, then the reused bindings of decoding: another path than scoring."""
     case = oracles.load(name)
-    session, _ = opened(name, target)
-    row, ids = Row(session), case.input_ids[0]
+    graph, _ = opened(name, target)
+    row, ids = Row(graph), case.input_ids[0]
 
     found = [row.step(ids[: oracles.PROMPT_TOKENS]).copy()]
     found += [row.step([token]).copy() for token in ids[oracles.PROMPT_TOKENS :]]

@@ -12,9 +12,9 @@ from support import oracles
 from support.graphs import GraphRunner, distance
 
 from wiola_export.options import Quantization
+from wiola_runtime.graph import Graph, GraphOptions
 from wiola_runtime.manifest import Manifest
 from wiola_runtime.scoring import Row
-from wiola_runtime.session import Session, SessionOptions
 
 CASES = ("gqa3", "nano_like")
 every_case = pytest.mark.parametrize("name", CASES)
@@ -51,11 +51,11 @@ def semantic(name):
 
 @pytest.fixture(scope="module", params=CASES)
 def opened(request, tmp_path_factory):
-    """Give the name of a case and a session on its bundle."""
+    """Give the name of a case and a graph on its bundle."""
     root = tmp_path_factory.mktemp("rows")
     checkpoint = oracles.write_checkpoint(oracles.load(request.param), root / "checkpoint")
     out = oracles.write_bundle(checkpoint, root / "bundle", "cpu", Quantization(precision="fp32"))
-    return request.param, Session(out, Manifest.read(out), SessionOptions(threads=1))
+    return request.param, Graph(out, Manifest.read(out), GraphOptions(threads=1))
 
 
 def check_axes(name, graph, past, new, batch):
@@ -102,32 +102,32 @@ def test_the_positions_that_return_logits_are_free(name, target, wanted):
 
 def test_rows_decode_together_at_their_own_lengths(opened):
     """Neighbours are shorter and longer; eight steps, each row at positions of its own."""
-    name, session = opened
-    rows = [Row(session) for _ in RAGGED]
+    name, graph = opened
+    rows = [Row(graph) for _ in RAGGED]
     for row, ids, length in zip(rows, IDS, RAGGED, strict=True):
         row.step(ids[:length])
-    state = batch_of(session, [row._state for row in rows])
+    state = batch_of(graph, [row._state for row in rows])
 
     for step in range(8):
         at = [length + step for length in RAGGED]
-        found = session.run(state, IDS[range(ROWS), at][:, None], np.asarray([0]))[:, 0].copy()
+        found = graph.run(state, IDS[range(ROWS), at][:, None], np.asarray([0]))[:, 0].copy()
 
         assert distance(found, expected_logits(name)[range(ROWS), at]) < TOLERANCE
 
 
 def test_running_sums_see_the_rows_own_tokens_only(opened):
     """After decoding beside a longer neighbour they are what the row alone has."""
-    _, session = opened
+    _, graph = opened
     lengths = (3, 40)
-    rows = [Row(session) for _ in lengths]
+    rows = [Row(graph) for _ in lengths]
     for row, ids, length in zip(rows, IDS[:2], lengths, strict=True):
         row.step(ids[:length])
-    state = batch_of(session, [row._state for row in rows])
+    state = batch_of(graph, [row._state for row in rows])
     for row, ids, length in zip(rows, IDS[:2], lengths, strict=True):
         row.step(ids[length : length + 1])
-    session.run(state, IDS[[0, 1], lengths][:, None], np.asarray([0]))
+    graph.run(state, IDS[[0, 1], lengths][:, None], np.asarray([0]))
 
-    for index, spec in enumerate(session._manifest.states):
+    for index, spec in enumerate(graph._manifest.states):
         if spec.kind == "sum":
             alone = np.concatenate([row._state.past[index].numpy() for row in rows])
             together = state.past[index].numpy()
@@ -136,11 +136,11 @@ def test_running_sums_see_the_rows_own_tokens_only(opened):
 
 def test_what_lies_beyond_a_rows_length_changes_nothing(opened):
     """The unused end of a shared cache may hold anything."""
-    _, session = opened
-    clean, dirty = Row(session), Row(session)
+    _, graph = opened
+    clean, dirty = Row(graph), Row(graph)
     for row in (clean, dirty):
         row.step(IDS[0, :20])
-    for index, spec in enumerate(session._manifest.states):
+    for index, spec in enumerate(graph._manifest.states):
         if spec.kind == "cache":
             cache = dirty._state.past[index].numpy()
             cache[:, :, 20:] = 77.0
@@ -166,9 +166,9 @@ def test_a_neighbour_never_changes_a_row(name, row):
     assert distance(after, before) > 1
 
 
-def batch_of(session, states):
+def batch_of(graph, states):
     """Put rows that were prefilled alone side by side."""
-    state = session.start(len(states))
+    state = graph.start(len(states))
     state.lengths[:] = [int(one.lengths[0]) for one in states]
     for index in range(len(state.past)):
         parts = [one.past[index].numpy() for one in states]

@@ -1,9 +1,9 @@
-"""A session that says what it is told, for everything above the graph."""
+"""A graph that says what it is told, for everything above the graph."""
 
 import numpy as np
 
 
-class ScriptedSession:
+class ScriptedGraph:
     """Makes each token of a script the likeliest in turn; counts what it was fed."""
 
     device, provider = "cpu", "ScriptedExecutionProvider"

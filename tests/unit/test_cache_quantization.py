@@ -247,8 +247,8 @@ def test_codes_cost_little(opened):
 @pytest.mark.parametrize("chunk", [1, 7, 63, 512])
 def test_chunks_of_any_size_give_the_logits_of_one_call(opened, chunk):
     """The buffers grow twice on the way, and keep their codes."""
-    expected = score(opened._session, opened.manifest, IDS[None], 600)[0]
-    row = Row(opened._session)
+    expected = score(opened._graph, opened.manifest, IDS[None], 600)[0]
+    row = Row(opened._graph)
     starts = range(0, IDS.size, chunk)
 
     logits = np.stack([row.step(IDS[start : start + chunk]).copy() for start in starts])
@@ -265,16 +265,16 @@ def test_windows_score_as_they_do_alone(opened):
 
 
 def test_rows_decode_together_at_their_own_lengths(opened):
-    rows, lengths = [Row(opened._session) for _ in range(2)], (3, 9)
+    rows, lengths = [Row(opened._graph) for _ in range(2)], (3, 9)
     for row, length in zip(rows, lengths, strict=True):
         row.step(IDS[:length])
-    state = opened._session.start(2)
+    state = opened._graph.start(2)
     state.lengths[:] = lengths
     for index in range(3):
         parts = [row._state.past[index].numpy() for row in rows]
         state.past[index].update_inplace(np.concatenate(parts))
 
-    logits = opened._session.run(state, IDS[[[3], [9]]], np.asarray([0]))
+    logits = opened._graph.run(state, IDS[[[3], [9]]], np.asarray([0]))
 
     expected = opened.logits(IDS[:10])[list(lengths)]
     np.testing.assert_allclose(logits[:, 0], expected, atol=CHUNK_TOLERANCE)
@@ -283,7 +283,7 @@ def test_rows_decode_together_at_their_own_lengths(opened):
 def test_a_cache_takes_a_quarter_of_the_bytes(opened, tmp_path):
     with load(TinyBundle().write(tmp_path / "float32")) as other:
         sizes = [
-            [buffer.numpy().nbytes for buffer in model._session.start().past[:2]]
+            [buffer.numpy().nbytes for buffer in model._graph.start().past[:2]]
             for model in (opened, other)
         ]
 

@@ -108,7 +108,7 @@ def test_steps_give_the_logits_of_one_pass(exported):
     ids = oracles.load("gqa3").input_ids[0]
     with load(int8) as model:
         whole = model.logits(ids)
-        row = Row(model._session)
+        row = Row(model._graph)
         steps = np.stack([row.step([i]).copy() for i in ids])
 
     assert distance(steps, whole) < 0.1

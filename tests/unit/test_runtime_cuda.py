@@ -46,7 +46,7 @@ def test_the_gpu_really_runs(opened):
 def test_chunks_give_the_oracles_logits(opened, chunk):
     """The capacity grows past 256 tokens on the way."""
     model, expected = opened
-    row = Row(model._session)
+    row = Row(model._graph)
     starts = range(0, IDS.size, chunk)
 
     logits = np.stack([row.step(IDS[start : start + chunk]).copy() for start in starts])

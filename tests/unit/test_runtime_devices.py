@@ -9,8 +9,8 @@ import types
 import pytest
 from support.tiny_bundle import TinyBundle
 
-from wiola_runtime import BundleError, DeviceError, devices, load, session
-from wiola_runtime.session import SessionOptions
+from wiola_runtime import BundleError, DeviceError, devices, graph, load
+from wiola_runtime.graph import GraphOptions
 
 CPU_ONLY = ["AzureExecutionProvider", "CPUExecutionProvider"]
 WITH_CUDA = ["CUDAExecutionProvider", "CPUExecutionProvider"]
@@ -68,10 +68,10 @@ def test_what_really_runs_is_reported(tmp_path):
 def test_a_silent_fall_back_of_onnxruntime_is_noticed(tmp_path, monkeypatch, device):
     """CUDA is listed, but its libraries are missing and the session runs on the CPU."""
     folder = TinyBundle(target="cuda", cache_dtype="float16").write(tmp_path / "b")
-    real = session._create
-    monkeypatch.setattr(session.devices, "_cuda_obstacle", lambda *_: None)
+    real = graph._create
+    monkeypatch.setattr(graph.devices, "_cuda_obstacle", lambda *_: None)
     monkeypatch.setattr(
-        session,
+        graph,
         "_create",
         lambda ort, path, _, options: real(ort, path, "CPUExecutionProvider", options),
     )
@@ -117,7 +117,7 @@ def test_no_onnxruntime_is_an_instruction(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
 
     with pytest.raises(DeviceError, match=r"not installed; pip install 'wiola-runtime\[cpu\]'"):
-        session.import_onnxruntime()
+        graph.import_onnxruntime()
 
 
 def test_a_bug_inside_onnxruntime_stays_a_bug(monkeypatch, tmp_path):
@@ -127,7 +127,7 @@ def test_a_bug_inside_onnxruntime_stays_a_bug(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
 
     with pytest.raises(ModuleNotFoundError, match="absent_dependency"):
-        session.import_onnxruntime()
+        graph.import_onnxruntime()
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_this_machine_has_between_one_and_all_cores():
 
 def test_no_threads_is_refused():
     with pytest.raises(DeviceError, match=r"threads is 0; expected 1 to 1024, or None to choose"):
-        SessionOptions(threads=0)
+        GraphOptions(threads=0)
 
 
 def test_an_idle_model_costs_no_processor_time(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from support.scripted import ScriptedSession
+from support.scripted import ScriptedGraph
 from support.tiny_bundle import TinyBundle, tokenizer_json, vocab_size
 
 from wiola_runtime import (
@@ -26,8 +26,8 @@ def scripted(script, *, bos_id=1, eos_ids=(EOS, TURN_END)):
     native = tokenizers.Tokenizer.from_str(tokenizer_json())
     tokenizer = Tokenizer(native, manifest.tokens)
     ids = tokenizer.encode(script) if isinstance(script, str) else script
-    session = ScriptedSession(ids, vocab_size())
-    return Model(manifest, tokenizer, session, load_seconds=0.5)
+    graph = ScriptedGraph(ids, vocab_size())
+    return Model(manifest, tokenizer, graph, load_seconds=0.5)
 
 
 def token_count(text):
@@ -51,7 +51,7 @@ def test_the_budget_ends_the_reply():
     result = model.generate("It", max_new_tokens=3)
 
     assert (len(result.token_ids), result.finish_reason) == (3, "length")
-    assert model._session.fed == [token_count("It"), 1, 1]
+    assert model._graph.fed == [token_count("It"), 1, 1]
 
 
 @pytest.mark.parametrize("prompt_tokens", [CONTEXT - 1, CONTEXT - 5])
@@ -119,7 +119,7 @@ def test_no_new_tokens_is_an_empty_reply_without_work():
     result = model.generate("It", max_new_tokens=0)
 
     assert (result.text, result.token_ids, result.finish_reason) == ("", (), "length")
-    assert model._session.fed == []
+    assert model._graph.fed == []
 
 
 @pytest.mark.parametrize("prompt", ["", []])
@@ -155,7 +155,7 @@ def test_a_bad_call_fails_at_the_call_and_before_any_work(prompt, options, error
     with pytest.raises(error, match=message):
         model.stream(prompt, **options)
 
-    assert model._session.fed == []
+    assert model._graph.fed == []
 
 
 def test_a_result_says_where_and_how_fast_it_ran():

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from wiola_export.errors import EvaluationError
 from wiola_export.evaluate.divergence import TokenIds
+from wiola_runtime.graph import Graph, GraphOptions
 from wiola_runtime.manifest import Manifest, StateSpec
-from wiola_runtime.session import Session, SessionOptions
 
 Magnitudes = NDArray[np.float32]
 
@@ -42,11 +42,11 @@ def cache_scales(bundle: Path, manifest: Manifest, windows: TokenIds) -> dict[st
             f"the caches of {manifest.name} are int8 already; measure the bundle that has them "
             "in floating point"
         )
-    session = Session(bundle, manifest, SessionOptions())
+    graph = Graph(bundle, manifest, GraphOptions())
     largest: dict[str, Magnitudes] = {}
     for window in windows:
-        state = session.start()
-        session.run(state, window[None], np.asarray([window.size - 1]))
+        state = graph.start()
+        graph.run(state, window[None], np.asarray([window.size - 1]))
         for index, spec in caches.items():
             found = largest_magnitudes(spec, state.past[index].numpy()[0, :, : window.size])
             largest[spec.past] = np.maximum(largest.get(spec.past, found), found)

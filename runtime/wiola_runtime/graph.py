@@ -38,7 +38,7 @@ MAX_THREADS = 1024  # beyond any machine that runs such a model; ONNX Runtime wo
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SessionOptions:
+class GraphOptions:
     """Where and how wide the graph runs.
 
     Attributes:
@@ -57,10 +57,10 @@ class SessionOptions:
             )
 
 
-class Session:
+class Graph:
     """A graph that turns new tokens and a state into logits and the next state."""
 
-    def __init__(self, folder: Path, manifest: Manifest, options: SessionOptions) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, options: GraphOptions) -> None:
         """Open the graph.
 
         Raises:
@@ -238,7 +238,7 @@ def import_onnxruntime() -> ModuleType:
 
 
 def _open(
-    ort: ModuleType, path: Path, manifest: Manifest, options: SessionOptions
+    ort: ModuleType, path: Path, manifest: Manifest, options: GraphOptions
 ) -> "onnxruntime.InferenceSession":
     provider = devices.choose_provider(options.device, manifest, ort.get_available_providers())
     session = _create(ort, path, provider, options)
@@ -253,7 +253,7 @@ def _open(
 
 
 def _create(
-    ort: ModuleType, path: Path, provider: str, options: SessionOptions
+    ort: ModuleType, path: Path, provider: str, options: GraphOptions
 ) -> "onnxruntime.InferenceSession":
     providers = list(dict.fromkeys((provider, devices.CPU_PROVIDER)))
     if provider == devices.CUDA_PROVIDER and hasattr(ort, "preload_dlls"):
@@ -270,7 +270,7 @@ def _create(
         raise BundleError(f"onnxruntime {ort.__version__} refuses {path}: {reason}") from error
 
 
-def _native_options(ort: ModuleType, options: SessionOptions) -> "onnxruntime.SessionOptions":
+def _native_options(ort: ModuleType, options: GraphOptions) -> "onnxruntime.SessionOptions":
     native = ort.SessionOptions()
     native.intra_op_num_threads = options.threads or devices.default_threads()
     native.inter_op_num_threads = 1
