@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 from support import oracles
+from support.command_line import refused
 
 import wiola_runtime as wr
 from wiola_calibration.corpus import packaged_text
 from wiola_export import pipeline
+from wiola_export.cli import main
 from wiola_export.families import find_variant
 from wiola_export.options import (
     Budget,
@@ -92,6 +94,20 @@ def test_the_report_says_what_every_matrix_costs(planned):
     assert all(tensor.sensitivity_nats > 0 for tensor in rounded)
     assert all(tensor.relative_error > 0 for tensor in rounded)
     assert planned.report.accuracy.drop.kl_nats.mean < 0.05
+
+
+def test_a_report_finds_the_demo_that_a_bundle_is_of(planned, text, capsys):
+    assert main(["report", str(planned.folder), "--text", str(text), "--quiet", "--json"]) == 0
+
+    found = json.loads(capsys.readouterr().out)
+    assert found["kl_nats"]["mean"] == planned.report.accuracy.drop.kl_nats.mean
+
+
+def test_bundles_of_two_demos_are_not_compared(planned, demo_int8, capsys):
+    message = refused(capsys, "report", planned.folder, demo_int8)
+
+    assert message.startswith(f"{demo_int8} was made from checkpoint ")
+    assert "wiola_export/demo-gsa is " in message
 
 
 def test_its_plan_can_be_given_back(planned, tmp_path):
