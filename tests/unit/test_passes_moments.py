@@ -5,10 +5,14 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import oracles
 from support.graphs import distance, run_nodes
 
+from wiola_export.errors import LoweringError
 from wiola_export.functions import DOMAIN, OPSET, load_function
+from wiola_export.options import Quantization
 from wiola_export.passes.fuse_moments import FuseMoments
+from wiola_export.passes.quantize_cache import QuantizeCache
 from wiola_export.passes.row_lengths import RowLengths
 
 HEADS, SIZE, CAPACITY = 3, 8, 16
@@ -125,3 +129,33 @@ def test_a_second_run_finds_nothing():
     assert not FuseMoments(RowLengths(token_ids="input_ids", past_lengths="past_lengths"))(
         model
     ).modified
+
+
+def test_a_cache_in_8_bits_is_refused():
+    """The first value is read from it, and squares of codes are no squares of values."""
+    graph, _ = oracles.lowered(oracles.load("moment_odd"), "cpu", Quantization(precision="fp32"))
+    caches = [value for value in graph.graph.inputs if len(value.shape) == 4]
+    scales = {value.name: np.ones((3, value.shape[3]), np.float32) for value in caches}
+
+    with pytest.raises(LoweringError) as caught:
+        QuantizeCache(scales)(graph)
+
+    assert str(caught.value) == (
+        "the cache past_key_values.0.value is read by GroupQueryAttention, Slice; as int8 it can "
+        "serve one attention alone; keep it in floating point"
+    )
+
+
+@pytest.mark.parametrize(("target", "precision"), [("cuda", "fp16"), ("portable", "fp32")])
+def test_elsewhere_moments_are_plain_operators_in_float32(target, precision):
+    """With caches that grow: a graph says so by the axes of its state."""
+    case = oracles.load("moment_odd")
+
+    graph, _ = oracles.lowered(case, target, Quantization(precision=precision))
+
+    caches = [value for value in graph.graph.inputs if len(value.shape) == 4]
+    assert {str(value.shape) for value in caches} == {"[B,3,P,20]"}
+    assert {value.dtype for value in caches} == {FLOAT}
+    softmaxes = [node for node in graph.graph if node.op_type == "Softmax"]
+    assert len(softmaxes) == case.config.num_hidden_layers
+    assert {node.outputs[0].dtype for node in softmaxes} <= {FLOAT, None}
