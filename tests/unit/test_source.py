@@ -13,7 +13,11 @@ from wiola_export.weights import RandomSource
 
 @pytest.mark.parametrize(
     ("name", "family", "norm"),
-    [("demo", "gcla", "model.final_norm.weight"), ("demo-gsa", "gsa", "model.norm.weight")],
+    [
+        ("demo", "gcla", "model.final_norm.weight"),
+        ("demo-gsa", "gsa", "model.norm.weight"),
+        ("demo-moment", "moment", "model.final_norm.weight"),
+    ],
 )
 def test_a_demo_is_a_trained_checkpoint(name, family, norm):
     model = find_model(Source(variant=name))

@@ -24,7 +24,7 @@ Where = Callable[[], "AbstractContextManager[Executor]"]  # opens where cells ar
 
 
 @click.command(short_help="Compare many ways to store a checkpoint.")
-@click.option("--variant", help=f"A packaged checkpoint: {' or '.join(DEMOS)}.")
+@click.option("--variant", help=f"A packaged checkpoint: {', '.join(DEMOS)}.")
 @click.option("--checkpoint", type=FOLDER, help="Folder in the Hugging Face layout.")
 @click.option("--out", type=FOLDER, required=True, help="Folder for bundles and results.")
 @click.option(

@@ -6,7 +6,7 @@ from pathlib import Path
 from wiola_export.errors import OptionError
 
 # Packaged checkpoints, each a folder of this package; the first holds the tokenizer of all.
-DEMOS = ("demo", "demo-gsa")
+DEMOS = ("demo", "demo-gsa", "demo-moment")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
