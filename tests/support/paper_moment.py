@@ -91,17 +91,17 @@ def delta(config, w, a, previous):
     """Return what the previous layer's (h, a, y) add to the feed-forward part, (T, 2w)."""
     h_prev, a_prev, y_prev = previous
     by_attention, by_ffn = s(config, a_prev - h_prev), s(config, y_prev - a_prev)
-    q = a @ w["differences.q_proj.weight"].T
+    q = a @ w["ffn.differences.q_proj.weight"].T
     scores = np.stack(
         [
-            (q * (by_attention @ w["differences.k_attn_proj.weight"].T)).sum(-1),
-            (q * (by_ffn @ w["differences.k_ffn_proj.weight"].T)).sum(-1),
+            (q * (by_attention @ w["ffn.differences.k_a_proj.weight"].T)).sum(-1),
+            (q * (by_ffn @ w["ffn.differences.k_f_proj.weight"].T)).sum(-1),
         ]
     ) / math.sqrt(config.difference_size)
     p = np.exp(scores - scores.max(0))
     p_attention, p_ffn = (p / p.sum(0))[..., None]
-    return p_attention * (by_attention @ w["differences.attn_proj.weight"].T) + p_ffn * (
-        by_ffn @ w["differences.ffn_proj.weight"].T
+    return p_attention * (by_attention @ w["ffn.differences.a_proj.weight"].T) + p_ffn * (
+        by_ffn @ w["ffn.differences.f_proj.weight"].T
     )
 
 

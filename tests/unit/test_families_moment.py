@@ -108,7 +108,7 @@ def test_training_starts_gains_at_one():
     )
 
 
-@pytest.mark.parametrize("part", ["ffn.variance_proj", "differences.attn_proj", "attn.gate_proj"])
+@pytest.mark.parametrize("part", ["ffn.variance_proj", "differences.a_proj", "attn.gate_proj"])
 def test_every_part_matters(part):
     """Without it, logits are far from the description's: no test passes by accident."""
     case = oracles.load("moment_deep")

@@ -11,8 +11,8 @@ Tensors, d hidden size, w intermediate size, n difference size, matrices (out, i
         post_attn_norm.weight (d)         ffn.base_proj.weight (2w, d): gate rows, then up rows
         ffn.variance_proj.weight (2w, d + 1): the directions, then the magnitude
         ffn.down_proj.weight (d, w)
-        differences.{q,k_attn,k_ffn}_proj.weight (n, d)       not in layer 0
-        differences.{attn,ffn}_proj.weight (2w, d)            not in layer 0
+        ffn.differences.{q,k_a,k_f}_proj.weight (n, d)        not in layer 0; a is what attention
+        ffn.differences.{a,f}_proj.weight (2w, d)             changed, f what feed-forward did
 """
 
 import dataclasses
@@ -144,11 +144,9 @@ class MomentConfig:
         shapes |= {f"attn.{name}_proj.weight": (hidden, hidden) for name in ("q", "k", "v", "o")}
         shapes["attn.gate_proj.weight"] = (hidden, hidden)
         if routed:
-            small = (self.difference_size, hidden)
-            shapes |= {
-                f"differences.{name}_proj.weight": small for name in ("q", "k_attn", "k_ffn")
-            }
-            shapes |= {f"differences.{n}_proj.weight": (wide, hidden) for n in ("attn", "ffn")}
+            small, prefix = (self.difference_size, hidden), "ffn.differences"
+            shapes |= {f"{prefix}.{name}_proj.weight": small for name in ("q", "k_a", "k_f")}
+            shapes |= {f"{prefix}.{name}_proj.weight": (wide, hidden) for name in ("a", "f")}
         return shapes
 
     def tied_copies(self) -> Mapping[str, str]:

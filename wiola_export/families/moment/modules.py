@@ -77,35 +77,38 @@ class Differences(nn.Module):
             2 * config.intermediate_size,
         )
         self.q_proj = Matrix(size, hidden)
-        self.k_attn_proj = Matrix(size, hidden)
-        self.k_ffn_proj = Matrix(size, hidden)
-        self.attn_proj = Matrix(wide, hidden)
-        self.ffn_proj = Matrix(wide, hidden)
+        self.k_a_proj = Matrix(size, hidden)
+        self.k_f_proj = Matrix(size, hidden)
+        self.a_proj = Matrix(wide, hidden)
+        self.f_proj = Matrix(wide, hidden)
 
     def forward(self, a: Tensor, differences: Carry) -> Tensor:
         """Map the stream and the two differences, (B, T, d) each, to (B, T, 2w)."""
         by_attention, by_ffn = differences
-        keys = self.k_attn_proj(by_attention), self.k_ffn_proj(by_ffn)
-        updates = self.attn_proj(by_attention), self.ffn_proj(by_ffn)
+        keys = self.k_a_proj(by_attention), self.k_f_proj(by_ffn)
+        updates = self.a_proj(by_attention), self.f_proj(by_ffn)
         return moments.route_differences(self.q_proj(a), keys, updates)
 
 
 class FeedForward(nn.Module):
-    """A SwiGLU whose gate and input also read the variance and the routed differences."""
+    """A SwiGLU that also reads the variance and, but in the first layer, routed differences."""
 
-    def __init__(self, config: MomentConfig) -> None:
+    def __init__(self, config: MomentConfig, index: int) -> None:
         super().__init__()
         hidden, width = config.hidden_size, config.intermediate_size
+        self.differences = Differences(config) if index else None
         self.base_proj = Matrix(2 * width, hidden)
         self.variance_proj = Matrix(2 * width, hidden + 1)
         self.down_proj = Matrix(hidden, width)
         self._scale, self._epsilon = config.variance_scale, config.variance_eps
 
-    def forward(self, x: Tensor, variance: Tensor, delta: Tensor | None) -> Tensor:
-        """Map (B, T, d) each, and (B, T, 2w) where there is a previous layer, to (B, T, d)."""
+    def forward(self, x: Tensor, a: Tensor, variance: Tensor, differences: Carry) -> Tensor:
+        """Map the normed and the plain stream and the variance, (B, T, d) each, to (B, T, d)."""
         features = moments.variance_features(variance, self._scale, self._epsilon)
         wide = self.base_proj(x) + self.variance_proj(features)
-        gate, up = ops.halves(wide if delta is None else wide + delta)
+        if self.differences is not None:
+            wide = wide + self.differences(a, differences)
+        gate, up = ops.halves(wide)
         update: Tensor = self.down_proj(ops.silu(gate) * up)
         return update
 
@@ -132,8 +135,7 @@ class MomentLayer(Layer):
         self.input_norm = RMSNorm(config)
         self.attn = Attention(config)
         self.post_attn_norm = RMSNorm(config)
-        self.differences = Differences(config) if index else None
-        self.ffn = FeedForward(config)
+        self.ffn = FeedForward(config, index)
         self._epsilon = config.unit_norm_eps
         self._is_last = index == config.num_hidden_layers - 1
 
@@ -143,8 +145,7 @@ class MomentLayer(Layer):
         """Carry what attention and feed-forward changed, at unit size; state: keys, values."""
         update, variance, keys, values = self.attn(self.input_norm(x), at, (past[0], past[1]))
         a = moments.unit_norm(x + update, self._epsilon)
-        delta = None if self.differences is None else self.differences(a, carry)
-        update = self.ffn(self.post_attn_norm(a), variance, delta)
+        update = self.ffn(self.post_attn_norm(a), a, variance, carry)
         y = moments.unit_norm(a + update, self._epsilon)
         changes = () if self._is_last else (a - x, y - a)
         return y, tuple(moments.unit_norm(c, self._epsilon) for c in changes), (keys, values)
