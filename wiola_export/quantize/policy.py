@@ -58,10 +58,9 @@ class Policy:
         wanted = planned or (self.matrices if role == "matrix" else self.tables)
         if isinstance(wanted, Floats):
             return Decision(wanted, "kept: the plan says so" if planned else "")
-        if role == "matrix":
-            short = columns <= SHORT_ROW and not isinstance(planned, Blocks)
+        if role == "matrix" or not isinstance(wanted, Blocks):
+            short = role == "matrix" and columns <= SHORT_ROW and not isinstance(planned, Blocks)
             return self._kept_short(columns) if short else Decision(wanted, "", self.rounding)
-        assert isinstance(wanted, Blocks), "tables are stored in blocks or floats"
         size = wanted.block_size
         while columns % size and size > FINEST_BLOCK_SIZE:
             size //= 2
