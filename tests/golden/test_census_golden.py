@@ -48,6 +48,16 @@ def test_gated_spiral_attention(golden):
     golden("census_gsa_cpu_int8.txt", census(model.graph))
 
 
+@pytest.mark.parametrize(("target", "precision"), [("cpu", "int8"), ("cuda", "fp16")])
+def test_moments(golden, target, precision):
+    """Four layers; on the CPU one attention for both moments, on CUDA plain operators."""
+    case = oracles.load("moment_deep")
+    model, _ = oracles.lowered(case, target, Quantization(precision=precision))
+
+    golden("census_moment_semantic.txt", census(oracles.semantic(case).graph))
+    golden(f"census_moment_{target}_{precision}.txt", census(model.graph))
+
+
 def test_the_120m_size_as_it_runs(golden):
     """Twelve layers; no weight is read."""
     family, config = find_variant("120m")
