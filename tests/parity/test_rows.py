@@ -16,7 +16,7 @@ from wiola_runtime.graph import Graph, GraphOptions
 from wiola_runtime.manifest import Manifest
 from wiola_runtime.scoring import Row
 
-CASES = ("gqa3", "nano_like")
+CASES = ("gqa3", "nano_like", "moment_odd")
 every_case = pytest.mark.parametrize("name", CASES)
 TOLERANCE = 1e-3
 CONTEXT_CHECKED = 103  # 40 cached and 63 new tokens
