@@ -9,12 +9,28 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import cast
 
+from wiola_runtime.config import GenerationChanges
 from wiola_runtime.errors import WiolaRuntimeError
 from wiola_runtime.model import Model, load
 from wiola_runtime.reply import Piece, Result
 
 DONE, USER_CAN_FIX_IT, INTERRUPTED = 0, 2, 130
+# What is not given is as the bundle's generation_config says, or else as the runtime does.
+GENERATION = (
+    ("--max-new-tokens", int, "N", "longest reply"),
+    ("--temperature", float, "T", "0 is greedy"),
+    ("--top-k", int, "K", "draw among the K likeliest tokens"),
+    ("--top-p", float, "P", "draw among the likeliest that reach P together"),
+    ("--min-p", float, "P", "draw among those with P times the best one's chance"),
+    ("--typical-p", float, "P", "draw among the most typical that reach P together"),
+    ("--repetition-penalty", float, "X", "above 1: less of what was there already"),
+    ("--presence-penalty", float, "X", "taken off what the reply holds already"),
+    ("--frequency-penalty", float, "X", "the same for each time"),
+    ("--seed", int, "N", "same seed, same text; default: random"),
+    ("--draft-tokens", int, "N", "guess so many tokens where the text repeats itself"),
+)
 RANDOM_WEIGHTS = """\
 **********************************************************************
 *  THE WEIGHTS OF THIS BUNDLE ARE RANDOM: the text below is noise.   *
@@ -55,14 +71,13 @@ def _parser() -> argparse.ArgumentParser:
     action.add_argument(
         "--self-test", action="store_true", help="compare this machine with the exporting one"
     )
-    parser.add_argument("--max-new-tokens", type=int, default=128, metavar="N")
-    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
-    parser.add_argument("--top-k", type=int, metavar="K")
-    parser.add_argument("--top-p", type=float, metavar="P")
-    parser.add_argument("--min-p", type=float, metavar="P")
-    parser.add_argument("--repetition-penalty", type=float, default=1.0, metavar="X")
-    parser.add_argument("--seed", type=int, help="same seed, same text; default: random")
-    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="repeatable")
+    for option, kind, metavar, text in GENERATION:
+        parser.add_argument(
+            option, type=kind, metavar=metavar, help=text, default=argparse.SUPPRESS
+        )
+    parser.add_argument(
+        "--stop", action="append", metavar="TEXT", default=argparse.SUPPRESS, help="repeatable"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu")
     parser.add_argument("--threads", type=int, metavar="N", help="default: physical cores")
     parser.add_argument("--no-verify", action="store_true", help="skip the SHA-256 of the files")
@@ -87,19 +102,15 @@ def _run(model: Model, arguments: argparse.Namespace) -> None:
     if model.manifest.weights == "random":
         print(RANDOM_WEIGHTS, file=sys.stderr)
     prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
-    pieces = model.stream(
-        prompt,
-        max_new_tokens=arguments.max_new_tokens,
-        temperature=arguments.temperature,
-        top_k=arguments.top_k,
-        top_p=arguments.top_p,
-        min_p=arguments.min_p,
-        repetition_penalty=arguments.repetition_penalty,
-        seed=arguments.seed,
-        stop=arguments.stop,
-    )
-    for piece in pieces:
+    for piece in model.stream(prompt, **_changes(arguments)):
         _show(piece, model, as_json=arguments.json)
+
+
+def _changes(arguments: argparse.Namespace) -> GenerationChanges:
+    """Return the generation options that were given; all others are the bundle's."""
+    known = GenerationChanges.__annotations__
+    given = {name: value for name, value in vars(arguments).items() if name in known}
+    return cast("GenerationChanges", given)
 
 
 def _show(piece: Piece, model: Model, *, as_json: bool) -> None:

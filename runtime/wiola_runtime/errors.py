@@ -5,6 +5,7 @@ WiolaRuntimeError
 ├── CapacityError     the prompt plus the reply does not fit the exported context
 ├── DeviceError       the device or a sound ONNX Runtime is not there
 ├── GenerationError   an argument of a generation call is out of its range
+├── SessionError      a conversation is in use elsewhere, or a saved one cannot be restored
 └── SelfTestError     this machine does not reproduce the bundle's golden values
 """
 
@@ -27,6 +28,10 @@ class DeviceError(WiolaRuntimeError):
 
 class GenerationError(WiolaRuntimeError, ValueError):
     """A generation argument has a value outside its range; the message names the field."""
+
+
+class SessionError(WiolaRuntimeError):
+    """A conversation is in use elsewhere, or a saved one cannot be restored here."""
 
 
 class SelfTestError(WiolaRuntimeError):

@@ -7,6 +7,7 @@ C cache capacity, P tokens already cached.
 import contextlib
 import dataclasses
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -15,9 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wiola_runtime import devices
-from wiola_runtime.errors import BundleError, DeviceError
+from wiola_runtime.errors import BundleError, CapacityError, DeviceError
 from wiola_runtime.manifest import Manifest, StateSpec
-from wiola_runtime.state import DTYPES, Buffer, Call, State, capacity_for, enlarged, shape_of
+from wiola_runtime.state import (
+    DTYPES,
+    Buffer,
+    Call,
+    State,
+    Sums,
+    capacity_for,
+    copied,
+    enlarged,
+    shape_of,
+    used,
+)
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -88,12 +100,7 @@ class Graph:
             capacity = capacity_for(1, self._manifest.context_length)
         sizes = {"B": batch_size, "C": capacity, "P": 0}
         past = [self._zeros(spec, sizes) for spec in self._manifest.states]
-        present = [
-            self._target(spec, buffer, sizes)
-            for spec, buffer in zip(self._manifest.states, past, strict=True)
-        ]
-        lengths = np.zeros(batch_size, np.int64)
-        return State(lengths=lengths, capacity=capacity, past=past, present=present)
+        return self._state(past, sizes, 0)
 
     def run(
         self,
@@ -120,6 +127,86 @@ class Graph:
         self._session.run_with_iobinding(call.binding)
         state.advance(self._written(call, state), new_tokens)
         return call.logits
+
+    def no_sums(self) -> Sums:
+        """Return the running sums of a row that has seen no token."""
+        specs = (spec for spec in self._manifest.states if spec.kind == "sum")
+        return tuple(np.zeros(shape_of(s.axes, {"B": 1}), DTYPES[s.dtype]) for s in specs)
+
+    def sums(self, state: State) -> Sums:
+        """Copy the running sums, which no later call can take back."""
+        pairs = zip(self._manifest.states, state.past, strict=True)
+        return tuple(copied(buffer) for spec, buffer in pairs if spec.kind == "sum")
+
+    def rewind(self, state: State, length: int, sums: Sums) -> None:
+        """Make every row forget what came after `length` tokens, where the sums were `sums`."""
+        rest = iter(sums)
+        for index, spec in enumerate(self._manifest.states):
+            if spec.kind == "sum":
+                state.past[index].update_inplace(next(rest))
+            elif self._manifest.cache == "growing":
+                kept = copied(state.past[index], used(spec.axes, length))
+                state.past[index] = self._buffer(kept)
+        state.lengths[...] = length
+
+    def dump(self, state: State) -> list[NDArray[Any]]:
+        """Copy the state of rows of one length to host memory, without room for more tokens."""
+        length = int(state.lengths[0])
+        pairs = zip(self._manifest.states, state.past, strict=True)
+        return [copied(buffer, used(spec.axes, length)) for spec, buffer in pairs]
+
+    def resume(self, arrays: Sequence[NDArray[Any]], length: int) -> State:
+        """Return a state that holds what was dumped, arrays in the order of the manifest."""
+        capacity = 0
+        if self._manifest.cache == "shared":
+            capacity = capacity_for(max(length, 1), self._manifest.context_length)
+        sizes = {"B": arrays[0].shape[0] if arrays else 1, "C": capacity, "P": length}
+        past = [
+            self._buffer(enlarged(array, shape_of(spec.axes, sizes)))
+            for spec, array in zip(self._manifest.states, arrays, strict=True)
+        ]
+        return self._state(past, sizes, length)
+
+    def together(self, states: Sequence[State]) -> State:
+        """Return one state whose rows are those of several; they may differ in length.
+
+        Raises:
+            CapacityError: The graph's cache grows, so that rows must have one length.
+        """
+        lengths = np.concatenate([state.lengths for state in states])
+        capacity = max(state.capacity for state in states)
+        if self._manifest.cache == "growing" and len(set(lengths.tolist())) > 1:
+            raise CapacityError(
+                f"rows of this bundle ({self._manifest.target}) must have one length to be decoded "
+                f"together, found {sorted(set(lengths.tolist()))}; give one prompt at a time"
+            )
+        longest = int(lengths.max())
+        past = []
+        for index, spec in enumerate(self._manifest.states):
+            sizes = {"B": 1, "C": capacity, "P": longest}
+            parts = [state.past[index].numpy() for state in states]
+            rows = [enlarged(a, (len(a), *shape_of(spec.axes, sizes)[1:])) for a in parts]
+            past.append(self._buffer(np.concatenate(rows)))
+        return self._with_lengths(past, capacity, lengths)
+
+    def some(self, state: State, rows: Sequence[int]) -> State:
+        """Return a state of some rows of another, in the order given."""
+        chosen = list(rows)
+        past = [self._buffer(copied(buffer, (chosen,))) for buffer in state.past]
+        return self._with_lengths(past, state.capacity, state.lengths[chosen])
+
+    def _with_lengths(self, past: list[Buffer], capacity: int, lengths: NDArray[np.int64]) -> State:
+        made = self._state(past, {"B": lengths.size, "C": capacity, "P": 0}, 0)
+        made.lengths[...] = lengths
+        return made
+
+    def _state(self, past: list[Buffer], sizes: dict[str, int], length: int) -> State:
+        present = [
+            self._target(spec, buffer, sizes)
+            for spec, buffer in zip(self._manifest.states, past, strict=True)
+        ]
+        lengths = np.full(sizes["B"], length, np.int64)
+        return State(lengths=lengths, capacity=sizes["C"], past=past, present=present)
 
     def _reserve(self, state: State, total: int) -> None:
         """Make room for `total` tokens per row."""

@@ -9,6 +9,7 @@ C cache capacity (at least the tokens cached plus T), P tokens already cached, S
 """
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -234,6 +235,15 @@ class Manifest:
                 f"(<= {FORMAT_VERSION}); upgrade wiola-runtime"
             )
         return cast("Self", decode(cls, raw, str(path)))
+
+    @property
+    def fingerprint(self) -> str:
+        """A SHA-256 of what decides on replies: graph, weights, tokenizer and contract."""
+        kinds = (self.graph.file, "tokenizer")
+        files = {n: spec.sha256 for n, spec in self.files.items() if n.startswith(kinds)}
+        states = [dataclasses.asdict(state) for state in self.states]
+        content = json.dumps([states, dataclasses.asdict(self.tokens), files], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()
 
     def to_json(self) -> str:
         """Write the manifest; the same manifest gives the same bytes."""

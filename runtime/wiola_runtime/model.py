@@ -4,28 +4,29 @@ Axes: B batch row, T positions, V vocabulary.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from wiola_runtime import self_test
+from wiola_runtime.batch import Prompts, generate_together, is_several
+from wiola_runtime.cancel import Cancellation
+from wiola_runtime.config import GenerationChanges, GenerationConfig
 from wiola_runtime.devices import Device
-from wiola_runtime.errors import (
-    CapacityError,
-    GenerationError,
-    SelfTestError,
-    WiolaRuntimeError,
-)
+from wiola_runtime.engine import Engine
+from wiola_runtime.errors import GenerationError, SelfTestError
 from wiola_runtime.generate import generate
 from wiola_runtime.graph import Graph, GraphOptions
 from wiola_runtime.manifest import Manifest
-from wiola_runtime.reply import Piece, Request, Result, reply
-from wiola_runtime.sampling import Sampling, sampler
-from wiola_runtime.scoring import Row, check_ids, score
+from wiola_runtime.reply import Piece, Result
+from wiola_runtime.row import Row
+from wiola_runtime.sampling import sampler
+from wiola_runtime.scoring import check_ids, score
+from wiola_runtime.session import Content, Overflow, Pieces, Session
 from wiola_runtime.text import Tokenizer
 from wiola_runtime.verify import TOKENIZER_FILE, require_files, verify_files
 
@@ -82,73 +83,97 @@ class Model:
         self.device = graph.device
         self.provider = graph.provider
         self.load_seconds = load_seconds
-        self._graph: Graph | None = graph
+        self._engine = Engine(graph, manifest, tokenizer)
 
-    def generate(  # noqa: PLR0913 - the public call spells out its options
-        self,
-        prompt: str | Sequence[int],
-        *,
-        max_new_tokens: int = 128,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float = 1.0,
-        seed: int | None = None,
-        stop: str | Sequence[str] = (),
-    ) -> Result:
-        """Continue a prompt and return the whole reply; see `stream`."""
-        pieces = self.stream(
-            prompt,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            repetition_penalty=repetition_penalty,
-            seed=seed,
-            stop=stop,
-        )
-        return next(piece.result for piece in pieces if piece.result is not None)
+    def session(self, *, overflow: Overflow = "error") -> Session:
+        """Begin a conversation.
 
-    def stream(  # noqa: PLR0913 - the public call spells out its options
-        self,
-        prompt: str | Sequence[int],
-        *,
-        max_new_tokens: int = 128,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float = 1.0,
-        seed: int | None = None,
-        stop: str | Sequence[str] = (),
-    ) -> Iterator[Piece]:
-        """Continue a prompt piece by piece; the last piece carries the `Result`.
+        Args:
+            overflow: What happens to one that leaves no room for a reply: an error, or the
+                oldest turns are forgotten ("truncate").
+        """
+        return Session(self._engine, overflow)
 
-        A prompt is text, or token ids that are taken as they are; an empty one starts from the
-        model's first token. A stop string is not returned, nor anything after it. `Sampling`
-        explains the numbers. Closing the iterator ends the work; the model stays usable.
+    def restore(self, path: str | Path) -> Session:
+        """Go on with a conversation that `Session.save` wrote.
 
         Raises:
-            GenerationError: An argument is out of its range; said at the call.
-            CapacityError: The prompt leaves no room for a reply; said at the call.
+            SessionError: The file is absent, no saved session, damaged, or of another bundle.
         """
-        sampling = Sampling(
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            repetition_penalty=repetition_penalty,
-            seed=seed,
+        return Session.restore(self._engine, path)
+
+    @overload
+    def generate(
+        self,
+        prompt: Content,
+        config: GenerationConfig | None = None,
+        *,
+        cancel: Cancellation | None = None,
+        on_text: Callable[[str], object] | None = None,
+        **changes: Unpack[GenerationChanges],
+    ) -> Result: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: Prompts,
+        config: GenerationConfig | None = None,
+        *,
+        cancel: Cancellation | None = None,
+        **changes: Unpack[GenerationChanges],
+    ) -> list[Result]: ...
+
+    def generate(
+        self,
+        prompt: Content | Prompts,
+        config: GenerationConfig | None = None,
+        *,
+        cancel: Cancellation | None = None,
+        on_text: Callable[[str], object] | None = None,
+        **changes: Unpack[GenerationChanges],
+    ) -> Result | list[Result]:
+        """Continue a prompt, or several together, and return the whole replies.
+
+        A prompt is text, or token ids that are taken as they are; an empty one starts from the
+        model's first token. Each of several prompts gets the reply that it gets alone. See
+        `Session.generate` for the arguments and `GenerationConfig` for the fields.
+
+        Raises:
+            GenerationError: An argument is out of its range.
+            CapacityError: A prompt leaves no room for a reply.
+        """
+        if is_several(prompt):
+            if on_text is not None:
+                raise GenerationError("on_text takes one prompt; stream several one by one")
+            return generate_together(
+                self._engine, prompt, self._engine.config(config, changes), cancel
+            )
+        return self.session().generate(
+            cast("Content", prompt), config, cancel=cancel, on_text=on_text, **changes
         )
-        request = Request(
-            prompt_ids=self._prompt_ids(prompt),
-            max_new_tokens=max_new_tokens,
-            stop=(stop,) if isinstance(stop, str) else tuple(stop),
-            sampling=sampling.seeded(),
-        )
-        return reply(self._opened(), self.manifest, self.tokenizer, request)
+
+    def stream(
+        self,
+        prompt: Content,
+        config: GenerationConfig | None = None,
+        *,
+        cancel: Cancellation | None = None,
+        **changes: Unpack[GenerationChanges],
+    ) -> Pieces:
+        """Continue a prompt piece by piece; the last piece carries the `Result`.
+
+        See `Session.stream`; closing the iterator ends the work.
+        """
+        return self.session().stream(prompt, config, cancel=cancel, **changes)
+
+    def astream(
+        self,
+        prompt: Content,
+        config: GenerationConfig | None = None,
+        **changes: Unpack[GenerationChanges],
+    ) -> AsyncIterator[Piece]:
+        """Do what `stream` does on a thread of its own; leaving the loop ends the work."""
+        return self.session().astream(prompt, config, **changes)
 
     def logits(self, token_ids: ArrayLike) -> NDArray[np.float32]:
         """Return the logits after every token: (T, V) for ids (T,), (B, T, V) for ids (B, T).
@@ -158,7 +183,7 @@ class Model:
             CapacityError: T is more than the context.
         """
         ids = check_ids(token_ids, self.manifest)
-        scores = score(self._opened(), self.manifest, np.atleast_2d(ids))
+        scores = score(self._engine.graph, self.manifest, np.atleast_2d(ids))
         return scores[0] if ids.ndim == 1 else scores
 
     def self_test(self) -> self_test.SelfTestReport:
@@ -172,16 +197,16 @@ class Model:
             raise SelfTestError(f"bundle {self.manifest.name} has no self-test; export again")
         logits = self.logits([*golden.prompt_ids, *golden.token_ids])
         greedy_ids = generate(
-            Row(self._opened()),
+            Row(self._engine.graph),
             golden.prompt_ids,
-            pick=sampler(Sampling(), vocab_size=self.manifest.vocab_size),
+            pick=sampler(GenerationConfig(), vocab_size=self.manifest.vocab_size),
             max_new_tokens=len(golden.token_ids),
         )
         return self_test.compare(golden, logits, list(greedy_ids))
 
     def close(self) -> None:
         """Release the graph and its files; a second call does nothing."""
-        self._graph = None
+        self._engine.close()
 
     def __enter__(self) -> Self:
         return self
@@ -193,27 +218,3 @@ class Model:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _opened(self) -> Graph:
-        if self._graph is None:
-            raise WiolaRuntimeError(f"model {self.manifest.name} is closed; load it again")
-        return self._graph
-
-    def _prompt_ids(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        if len(ids) == 0:
-            if self.manifest.tokens.bos_id is None:
-                raise GenerationError(
-                    "the prompt is empty and the model has no token to start from; "
-                    "give at least one token"
-                )
-            ids = (self.manifest.tokens.bos_id,)
-        checked = check_ids(ids, self.manifest)
-        if checked.ndim != 1:
-            raise GenerationError(f"prompt has {checked.ndim} axes; expected token ids of one text")
-        if checked.size >= self.manifest.context_length:
-            raise CapacityError(
-                f"the prompt has {checked.size} tokens, the context "
-                f"{self.manifest.context_length}; shorten the prompt to leave room for a reply"
-            )
-        return tuple(checked.tolist())

@@ -1,19 +1,18 @@
-"""One reply: from a checked request to pieces of text and a result."""
+"""One reply: from a request and the tokens picked to pieces of text and a result."""
 
 import dataclasses
-import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Literal
 
-from wiola_runtime.errors import GenerationError
-from wiola_runtime.generate import generate
-from wiola_runtime.graph import Graph
-from wiola_runtime.manifest import Manifest
-from wiola_runtime.sampling import Sampling, is_count, sampler
-from wiola_runtime.scoring import Row
-from wiola_runtime.text import StopFilter, StreamDecoder, Tokenizer
+import numpy as np
 
-FinishReason = Literal["eos", "stop", "length", "context"]
+from wiola_runtime.config import GenerationConfig
+from wiola_runtime.engine import Engine
+from wiola_runtime.generate import Guesses, Logits, Pick
+from wiola_runtime.sampling import log_probabilities, sampler
+from wiola_runtime.text import StopFilter, StreamDecoder
+
+FinishReason = Literal["eos", "stop", "length", "context", "cancelled"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +23,7 @@ class Timings:
         prefill_seconds: The prompt's pass and the choice of the first token.
         first_token_seconds: The same and the allocation of the state.
         decode_seconds: All later tokens.
+        prefill_tokens_per_second: Tokens of the prompt that were not there already.
     """
 
     prefill_seconds: float
@@ -33,6 +33,19 @@ class Timings:
     decode_tokens_per_second: float
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """What the model itself thought of a token, in nats.
+
+    Attributes:
+        top: The likeliest tokens with their log probabilities, likeliest first.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """A finished reply.
@@ -40,21 +53,28 @@ class Result:
     Attributes:
         token_ids: Every token of the reply but the one that ended it. A stop string may begin
             inside them: `text` is cut before it.
-        finish_reason: An end token came, a stop string came, `max_new_tokens` are there, or the
-            context is full.
+        finish_reason: An end token came, a stop string came, `max_new_tokens` are there, the
+            context is full, or someone cancelled.
+        prompt_tokens: Tokens before the reply.
+        reused_tokens: Those of them whose state was there already.
         seed: What reproduces the reply; None where nothing was drawn.
         device: Where the graph ran.
         provider: ONNX Runtime's name of it.
+        logprobs: One entry a token of `token_ids`, where they were asked for.
+        guesses: How guessing went, where it was asked for.
     """
 
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     prompt_tokens: int
+    reused_tokens: int
     seed: int | None
     device: str
     provider: str
     timings: Timings
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    guesses: Guesses | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,130 +85,93 @@ class Piece:
     result: Result | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What to continue, how, and how far; `prompt_ids` are checked and leave room."""
+class Reply:
+    """A reply on its way: tokens go in one by one, text comes out.
 
-    prompt_ids: tuple[int, ...]
-    max_new_tokens: int
-    stop: tuple[str, ...]
-    sampling: Sampling
-
-    def __post_init__(self) -> None:
-        if not is_count(self.max_new_tokens, 0):
-            raise GenerationError(
-                f"max_new_tokens is {self.max_new_tokens}; expected an integer >= 0"
-            )
-
-
-def reply(
-    graph: Graph, manifest: Manifest, tokenizer: Tokenizer, request: Request
-) -> Iterator[Piece]:
-    """Return the reply to a request as an iterator of pieces; the work starts with the first.
-
-    Raises:
-        GenerationError: A stop string is empty.
+    Args:
+        engine: What the bundle's replies share.
+        prompt_ids: The whole text before the reply.
+        config: Seeded.
+        reused_tokens: Tokens of the prompt that need not be fed.
     """
-    # A special token has no text in a reply, so as a stop string it is looked for by its id.
-    special = {text: tokenizer.special_id(text) for text in request.stop}
-    return _Reply(
-        graph=graph,
-        manifest=manifest,
-        request=request,
-        decoder=StreamDecoder(tokenizer),
-        stops=StopFilter([text for text, token_id in special.items() if token_id is None]),
-        stop_ids=frozenset(token_id for token_id in special.values() if token_id is not None),
-    ).pieces()
 
+    def __init__(
+        self,
+        engine: Engine,
+        prompt_ids: Sequence[int],
+        config: GenerationConfig,
+        reused_tokens: int = 0,
+    ) -> None:
+        self._engine = engine
+        self._config = config
+        self._prompt_tokens, self._reused_tokens = len(prompt_ids), reused_tokens
+        # A special token has no text in a reply, so as a stop string it is looked for by its id.
+        special = {text: engine.tokenizer.special_id(text) for text in config.stop}
+        self._stops = StopFilter([text for text, found in special.items() if found is None])
+        named = {found for found in special.values() if found is not None}
+        self._stop_ids = config.stop_ids | named
+        self._decoder = StreamDecoder(engine.tokenizer)
+        self._choose = sampler(config, vocab_size=engine.manifest.vocab_size, prompt_ids=prompt_ids)
+        self._logprobs: list[TokenLogprobs] = []
+        self._texts: list[str] = []
+        self.token_ids: list[int] = []
+        self.ended_by: FinishReason | None = None
+        self.guesses: Guesses | None = None
+        room = engine.manifest.context_length - len(prompt_ids)
+        self.budget = min(config.max_new_tokens, room)
+        self._spent: FinishReason = "length" if config.max_new_tokens <= room else "context"
 
-@dataclasses.dataclass(slots=True, kw_only=True)
-class _Reply:
-    """A reply on its way."""
+    @property
+    def pick(self) -> Pick:
+        """What chooses the next token of this reply from logits (V,)."""
+        return self._choose if self._config.logprobs is None else self._pick_and_tell
 
-    graph: Graph
-    manifest: Manifest
-    request: Request
-    decoder: StreamDecoder
-    stops: StopFilter
-    stop_ids: frozenset[int]
-    token_ids: list[int] = dataclasses.field(default_factory=list)
-    texts: list[str] = dataclasses.field(default_factory=list)
-    first_token_seconds: float = 0.0
-    step_seconds: list[float] = dataclasses.field(default_factory=list)
-    ended_by: FinishReason | None = None
+    def add(self, token_id: int) -> str:
+        """Take the next token; return the text that is certain now. See `ended_by`."""
+        self.ended_by = self._ending(token_id)
+        if self.ended_by is not None:
+            return ""
+        self.token_ids.append(token_id)
+        text = self._stops.push(self._decoder.push(token_id))
+        self._texts.append(text)
+        if self._stops.stopped:
+            self.ended_by = "stop"
+        elif len(self.token_ids) >= self.budget:
+            self.ended_by = self._spent
+        return text
 
-    def pieces(self) -> Iterator[Piece]:
-        for token_id in self._tokens():
-            text = self.stops.push(self.decoder.push(token_id))
-            self.texts.append(text)
-            if text:
-                yield Piece(text=text)
-            if self.stops.stopped:
-                break
-        tail = self.stops.push(self.decoder.flush()) + self.stops.flush()
-        self.texts.append(tail)
-        yield Piece(text=tail, result=self._result())
-
-    def _tokens(self) -> Iterator[int]:
-        """Yield the tokens before the one that ends the reply, measuring each."""
-        request, started = self.request, time.perf_counter()
-        pick = sampler(
-            request.sampling,
-            vocab_size=self.manifest.vocab_size,
-            prompt_ids=request.prompt_ids,
+    def finish(self, timings: Timings) -> Piece:
+        """Return what was held back, and the result."""
+        tail = self._stops.push(self._decoder.flush()) + self._stops.flush()
+        self._texts.append(tail)
+        config, graph = self._config, self._engine.graph
+        told = tuple(self._logprobs[: len(self.token_ids)])
+        result = Result(
+            text="".join(self._texts),
+            token_ids=tuple(self.token_ids),
+            finish_reason="stop" if self._stops.stopped else self.ended_by or self._spent,
+            prompt_tokens=self._prompt_tokens,
+            reused_tokens=self._reused_tokens,
+            seed=config.seed,
+            device=graph.device,
+            provider=graph.provider,
+            timings=timings,
+            logprobs=None if config.logprobs is None else told,
+            guesses=self.guesses,
         )
-        budget = min(request.max_new_tokens, self._room())
-        row = Row(self.graph)
-        loop = generate(row, request.prompt_ids, pick=pick, max_new_tokens=budget)
-        began = time.perf_counter()
-        while (token_id := next(loop, None)) is not None:
-            now = time.perf_counter()
-            self.step_seconds.append(now - began)
-            self.first_token_seconds = self.first_token_seconds or now - started
-            self.ended_by = self._ending(token_id)
-            if self.ended_by is not None:
-                return
-            self.token_ids.append(token_id)
-            yield token_id
-            began = time.perf_counter()
-
-    def _room(self) -> int:
-        return self.manifest.context_length - len(self.request.prompt_ids)
+        return Piece(text=tail, result=result)
 
     def _ending(self, token_id: int) -> FinishReason | None:
-        if token_id in self.manifest.tokens.eos_ids:
+        ends = token_id in self._engine.manifest.tokens.eos_ids
+        if ends and not self._config.ignore_eos:
             return "eos"
-        return "stop" if token_id in self.stop_ids else None
+        return "stop" if token_id in self._stop_ids else None
 
-    def _reason(self) -> FinishReason:
-        if self.stops.stopped:
-            return "stop"
-        if self.ended_by is not None:
-            return self.ended_by
-        return "length" if self.request.max_new_tokens <= self._room() else "context"
-
-    def _result(self) -> Result:
-        return Result(
-            text="".join(self.texts),
-            token_ids=tuple(self.token_ids),
-            finish_reason=self._reason(),
-            prompt_tokens=len(self.request.prompt_ids),
-            seed=self.request.sampling.seed,
-            device=self.graph.device,
-            provider=self.graph.provider,
-            timings=self._timings(),
-        )
-
-    def _timings(self) -> Timings:
-        prefill, decode = sum(self.step_seconds[:1]), sum(self.step_seconds[1:])
-        return Timings(
-            prefill_seconds=prefill,
-            first_token_seconds=self.first_token_seconds,
-            decode_seconds=decode,
-            prefill_tokens_per_second=_rate(len(self.request.prompt_ids), prefill),
-            decode_tokens_per_second=_rate(len(self.step_seconds) - 1, decode),
-        )
-
-
-def _rate(tokens: int, seconds: float) -> float:
-    return tokens / seconds if seconds else 0.0
+    def _pick_and_tell(self, logits: Logits) -> int:
+        token_id = self._choose(logits)
+        scores = log_probabilities(logits)
+        count = min(self._config.logprobs or 0, scores.size)
+        best = np.argsort(-scores, kind="stable")[:count]
+        top = tuple((int(i), float(scores[i])) for i in best)
+        self._logprobs.append(TokenLogprobs(token_id, float(scores[token_id]), top))
+        return token_id

@@ -3,93 +3,70 @@
 Axes: V vocabulary.
 """
 
-import dataclasses
-import math
-import secrets
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wiola_runtime.config import GenerationConfig
 from wiola_runtime.errors import BundleError, GenerationError
 from wiola_runtime.generate import Logits, Pick
 
 Scores = NDArray[np.float64]  # (V,)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
-    """How to choose the next token; the default is greedy.
-
-    Attributes:
-        temperature: Divides the logits; 0 always takes the highest.
-        top_k: Keep the k most likely tokens.
-        top_p: Keep the smallest set of most likely tokens that reaches this probability.
-        min_p: Keep tokens of at least this share of the best token's probability.
-        repetition_penalty: Divides the positive and multiplies the negative logits of tokens
-            that prompt or reply already hold (arXiv 1909.05858, section 4.1).
-        seed: Same seed, same reply, on the same machine; None draws one.
-    """
-
-    temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float = 1.0
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        _check("temperature", self.temperature, 0 <= self.temperature < math.inf, "finite and >= 0")
-        _check(
-            "top_k",
-            self.top_k,
-            self.top_k is None or is_count(self.top_k, 1),
-            "an integer >= 1, or None",
-        )
-        _check("top_p", self.top_p, self.top_p is None or 0 < self.top_p <= 1, "in (0, 1]")
-        _check("min_p", self.min_p, self.min_p is None or 0 <= self.min_p <= 1, "in [0, 1]")
-        _check(
-            "repetition_penalty",
-            self.repetition_penalty,
-            0 < self.repetition_penalty < math.inf,
-            "finite and > 0",
-        )
-        _check(
-            "seed",
-            self.seed,
-            self.seed is None or is_count(self.seed, 0),
-            "an integer >= 0, or None",
-        )
-        for name in ("top_k", "top_p", "min_p"):
-            if self.temperature == 0 and getattr(self, name) is not None:
-                raise GenerationError(
-                    f"{name} has no effect at temperature 0; leave it out or raise temperature"
-                )
-
-    def seeded(self) -> "Sampling":
-        """Return the same choice with its seed settled, so that a result can report it."""
-        if self.temperature == 0 or self.seed is not None:
-            return self
-        return dataclasses.replace(self, seed=secrets.randbits(32))
-
-
-def sampler(sampling: Sampling, *, vocab_size: int, prompt_ids: Sequence[int] = ()) -> Pick:
+def sampler(config: GenerationConfig, *, vocab_size: int, prompt_ids: Sequence[int] = ()) -> Pick:
     """Build the function that picks a token, every choice already made.
 
     Without a seed the draw differs from run to run.
+
+    Raises:
+        GenerationError: A biased token is outside the vocabulary.
     """
-    choose = _greedy if sampling.temperature == 0 else _drawing(sampling)
-    if sampling.repetition_penalty == 1:
+    choose = _greedy if config.temperature == 0 else _drawing(config)
+    if not _adjusts(config):
         return choose
-    seen = np.zeros(vocab_size, np.bool_)
-    seen[list(prompt_ids)] = True
+    adjust = Adjustments(config, vocab_size, prompt_ids)
 
     def pick(logits: Logits) -> int:
-        token_id = choose(penalised(logits, seen, sampling.repetition_penalty))
-        seen[token_id] = True
+        token_id = choose(adjust(logits))
+        adjust.note(token_id)
         return token_id
 
     return pick
+
+
+class Adjustments:
+    """What penalties and biases make of logits, given prompt and reply so far."""
+
+    def __init__(
+        self, config: GenerationConfig, vocab_size: int, prompt_ids: Sequence[int]
+    ) -> None:
+        self._config = config
+        self._seen = np.zeros(vocab_size, np.bool_)
+        self._seen[list(prompt_ids)] = True
+        self._counts = np.zeros(vocab_size, np.float32)
+        self._bias = np.zeros(vocab_size, np.float32)
+        for token_id, bias in config.logit_bias.items():
+            if token_id >= vocab_size:
+                raise GenerationError(
+                    f"logit_bias names token {token_id}; expected ids below {vocab_size}"
+                )
+            self._bias[token_id] = bias
+
+    def __call__(self, logits: Logits) -> Logits:
+        """Return adjusted logits (V,); the argument is left as it is."""
+        config = self._config
+        adjusted = penalised(logits, self._seen, config.repetition_penalty)
+        adjusted -= config.frequency_penalty * self._counts
+        adjusted -= config.presence_penalty * (self._counts > 0)
+        adjusted += self._bias
+        return adjusted
+
+    def note(self, token_id: int) -> None:
+        """Take a token of the reply into account."""
+        self._seen[token_id] = True
+        self._counts[token_id] += 1
 
 
 def penalised(logits: Logits, seen: NDArray[np.bool_], penalty: float) -> Logits:
@@ -98,23 +75,44 @@ def penalised(logits: Logits, seen: NDArray[np.bool_], penalty: float) -> Logits
     return np.where(seen, weaker, logits).astype(np.float32)
 
 
-def probabilities(logits: Logits, sampling: Sampling) -> Scores:
+def probabilities(logits: Logits, config: GenerationConfig) -> Scores:
     """Return the distribution that is drawn from, (V,) in float64.
 
     Raises:
         BundleError: A logit is NaN or infinite.
     """
     with np.errstate(over="ignore"):
-        scaled = (logits.astype(np.float64) - _peak(logits)) / sampling.temperature
+        scaled = (logits.astype(np.float64) - _peak(logits)) / config.temperature
     chances = np.exp(scaled)
-    if sampling.top_k is not None and sampling.top_k < logits.size:
-        chances[logits < np.partition(logits, -sampling.top_k)[-sampling.top_k]] = 0
+    if config.top_k is not None and config.top_k < logits.size:
+        chances[logits < np.partition(logits, -config.top_k)[-config.top_k]] = 0
     chances /= chances.sum()
-    if sampling.top_p is not None and sampling.top_p < 1:
-        chances = _nucleus(chances, sampling.top_p)
-    if sampling.min_p is not None:
-        chances[chances < sampling.min_p * chances.max()] = 0
+    if config.typical_p is not None and config.typical_p < 1:
+        chances = _typical(chances, config.typical_p)
+    if config.top_p is not None and config.top_p < 1:
+        chances = _nucleus(chances, config.top_p)
+    if config.min_p is not None:
+        chances[chances < config.min_p * chances.max()] = 0
     return np.asarray(chances / chances.sum())
+
+
+def log_probabilities(logits: Logits) -> Scores:
+    """Return the model's own log probabilities, (V,) in float64.
+
+    Raises:
+        BundleError: A logit is NaN or infinite.
+    """
+    shifted = logits.astype(np.float64) - _peak(logits)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum()))
+
+
+def _typical(chances: Scores, typical_p: float) -> Scores:
+    """Keep the tokens whose information is closest to the entropy (arXiv 2202.00666)."""
+    possible = np.flatnonzero(chances)
+    information = -np.log(chances[possible])
+    entropy = float((chances[possible] * information).sum())
+    order = possible[np.argsort(np.abs(information - entropy), kind="stable")]
+    return _reaching(chances, order, typical_p)
 
 
 def _nucleus(chances: Scores, top_p: float) -> Scores:
@@ -122,17 +120,28 @@ def _nucleus(chances: Scores, top_p: float) -> Scores:
     # them, and only the few above it are sorted.
     candidates = np.flatnonzero(chances > (1 - top_p) / chances.size)
     order = candidates[np.argsort(-chances[candidates], kind="stable")]
-    size = int(np.searchsorted(np.cumsum(chances[order]), top_p)) + 1
+    return _reaching(chances, order, top_p)
+
+
+def _reaching(chances: Scores, order: NDArray[np.int64], share: float) -> Scores:
+    """Keep the first tokens of an order that reach a share of the sum together."""
+    reached = np.cumsum(chances[order]) / chances.sum()
+    size = int(np.searchsorted(reached, share)) + 1
     kept = np.zeros_like(chances)
     kept[order[:size]] = chances[order[:size]]
-    return kept
+    return np.asarray(kept / kept.sum())
 
 
-def _drawing(sampling: Sampling) -> Pick:
-    generator = np.random.default_rng(sampling.seed)
+def _adjusts(config: GenerationConfig) -> bool:
+    penalties = (config.repetition_penalty - 1, config.presence_penalty, config.frequency_penalty)
+    return any(penalties) or bool(config.logit_bias)
+
+
+def _drawing(config: GenerationConfig) -> Pick:
+    generator = np.random.default_rng(config.seed)
 
     def pick(logits: Logits) -> int:
-        edges = np.cumsum(probabilities(logits, sampling))
+        edges = np.cumsum(probabilities(logits, config))
         return int(np.searchsorted(edges, generator.random() * edges[-1], side="right"))
 
     return pick
@@ -156,13 +165,3 @@ def _require_finite(value: np.float32) -> None:
             f"the graph returned a logit of {value}, expected finite numbers; "
             "run Model.self_test() to see whether bundle and machine agree"
         )
-
-
-def is_count(value: object, minimum: int) -> bool:
-    """Tell whether a value is an integer of at least `minimum`."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
-
-
-def _check(field: str, value: float | None, valid: bool, expected: str) -> None:
-    if not valid:
-        raise GenerationError(f"{field} is {value}; expected {expected}")

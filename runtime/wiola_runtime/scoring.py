@@ -3,41 +3,15 @@
 Axes: B batch row, T positions, V vocabulary.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from wiola_runtime.errors import CapacityError, GenerationError
-from wiola_runtime.generate import Logits
 from wiola_runtime.graph import Graph
 from wiola_runtime.manifest import Manifest
+from wiola_runtime.row import CHUNK_TOKENS
 
-# Tokens of one call: enough to keep every core in large matrix products, while activations and
-# the logits of a call stay at some ten megabytes.
-CHUNK_TOKENS = 512
 ID_AXES = (1, 2)
-
-
-class Row:
-    """One text on its way through the graph, with its own state."""
-
-    def __init__(self, graph: Graph, chunk_tokens: int = CHUNK_TOKENS) -> None:
-        self._graph = graph
-        self._chunk_tokens = chunk_tokens
-        self._state = graph.start()
-
-    def step(self, token_ids: Sequence[int]) -> Logits:
-        """Consume token ids, return the last logits (V,), which the next step overwrites."""
-        ids = np.asarray(token_ids, np.int64)[None]
-        while ids.shape[1] > self._chunk_tokens:
-            self._feed(ids[:, : self._chunk_tokens])
-            ids = ids[:, self._chunk_tokens :]
-        return self._feed(ids)
-
-    def _feed(self, ids: NDArray[np.int64]) -> Logits:
-        last = np.asarray([ids.shape[1] - 1])
-        return np.asarray(self._graph.run(self._state, ids, last)[0, 0])
 
 
 def score(
@@ -64,8 +38,15 @@ def score(
     return result
 
 
-def check_ids(token_ids: ArrayLike, manifest: Manifest) -> NDArray[np.int64]:
+def check_ids(
+    token_ids: ArrayLike, manifest: Manifest, *, any_length: bool = False
+) -> NDArray[np.int64]:
     """Return token ids (T,) or (B, T) as an array, or say what is wrong with them.
+
+    Args:
+        token_ids: Integers.
+        manifest: Knows the vocabulary and the context.
+        any_length: Whether T may be more than the context.
 
     Raises:
         GenerationError: The ids are none, no integers, or outside the vocabulary.
@@ -83,7 +64,7 @@ def check_ids(token_ids: ArrayLike, manifest: Manifest) -> NDArray[np.int64]:
             f"token id {lowest if lowest < 0 else highest} is outside the vocabulary "
             f"of {manifest.vocab_size}; expected 0 to {manifest.vocab_size - 1}"
         )
-    if ids.shape[-1] > manifest.context_length:
+    if ids.shape[-1] > manifest.context_length and not any_length:
         raise CapacityError(
             f"{ids.shape[-1]} tokens do not fit the context of {manifest.context_length}; "
             "shorten the text"

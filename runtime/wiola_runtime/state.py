@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from wiola_runtime.errors import BundleError, CapacityError
 
+Sums = tuple[NDArray[Any], ...]  # running sums, in the order of the manifest's states
 FIRST_CAPACITY = 256
 DTYPES: Mapping[str, type[np.generic]] = {
     "int64": np.int64,
@@ -25,7 +26,11 @@ class Buffer(Protocol):
     """A tensor on the device that computes; ONNX Runtime's `OrtValue` is one."""
 
     def numpy(self) -> NDArray[Any]:
-        """Copy the tensor to host memory."""
+        """Return the tensor in host memory, which may be its own."""
+        ...
+
+    def update_inplace(self, array: NDArray[Any]) -> None:
+        """Overwrite the tensor, wherever it lies."""
         ...
 
 
@@ -89,6 +94,16 @@ def shape_of(axes: Sequence[str | int], sizes: Mapping[str, int]) -> tuple[int, 
             "export again"
         )
     return tuple(axis if isinstance(axis, int) else sizes[axis] for axis in axes)
+
+
+def copied(buffer: Buffer, part: tuple[Any, ...] = ()) -> NDArray[Any]:
+    """Copy a tensor, or a part of it, to host memory that nobody else writes to."""
+    return np.array(buffer.numpy()[part], order="C")
+
+
+def used(axes: Sequence[str | int], length: int) -> tuple[slice, ...]:
+    """Return the slices of a state's array that hold its first `length` tokens."""
+    return tuple(slice(length) if axis in ("C", "P") else slice(None) for axis in axes)
 
 
 def capacity_for(tokens: int, context_length: int) -> int:

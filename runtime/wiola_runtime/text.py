@@ -46,14 +46,18 @@ class Tokenizer:
         native.no_truncation()
         return cls(native, tokens)
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, begins: bool = True) -> list[int]:
         """Return the token ids of a text; special tokens written out in it count as such.
+
+        Args:
+            text: Any Unicode.
+            begins: Whether the tokenizer puts around it what belongs around a whole text.
 
         Raises:
             GenerationError: The text is no Unicode text: bytes that were no UTF-8 got in.
         """
         try:
-            ids = list(self._native.encode(text).ids)
+            ids = list(self._native.encode(text, add_special_tokens=begins).ids)
         except TypeError as error:
             raise GenerationError("the text is not valid Unicode; give UTF-8 text") from error
         bos = self._tokens.bos_id

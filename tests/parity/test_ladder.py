@@ -17,7 +17,8 @@ import wiola_runtime as wr
 from wiola_export.families.layerwise import LayerwiseExecutor
 from wiola_export.options import Quantization
 from wiola_runtime.graph import Graph, GraphOptions
-from wiola_runtime.scoring import Row, score
+from wiola_runtime.row import Row
+from wiola_runtime.scoring import score
 
 # Largest |Δlogit| allowed on each rung, at |logit| up to 21; the target's precision beside it.
 TOLERANCES = {"torch": 1e-4, "semantic": 1e-4, "cpu": 1e-3, "portable": 1e-3, "cuda": 0.1}

@@ -89,7 +89,7 @@ def test_features_that_are_no_whole_blocks_run_as_a_bundle(tmp_path, target):
 
     with wr.load(out) as model:
         found = model.logits(case.input_ids)
-        stepped = score(model._graph, model.manifest, case.input_ids, 1)
+        stepped = score(model._engine.graph, model.manifest, case.input_ids, 1)
         kept = {t.name: t.note for t in model.manifest.quantization.tensors if t.bits > 8}
 
     assert error(found, case.logits) < 0.06

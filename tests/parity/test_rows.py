@@ -14,7 +14,7 @@ from support.graphs import GraphRunner, distance
 from wiola_export.options import Quantization
 from wiola_runtime.graph import Graph, GraphOptions
 from wiola_runtime.manifest import Manifest
-from wiola_runtime.scoring import Row
+from wiola_runtime.row import Row
 
 CASES = ("gqa3", "nano_like", "moment_odd")
 every_case = pytest.mark.parametrize("name", CASES)
@@ -106,7 +106,7 @@ def test_rows_decode_together_at_their_own_lengths(opened):
     rows = [Row(graph) for _ in RAGGED]
     for row, ids, length in zip(rows, IDS, RAGGED, strict=True):
         row.step(ids[:length])
-    state = batch_of(graph, [row._state for row in rows])
+    state = batch_of(graph, [row.state for row in rows])
 
     for step in range(8):
         at = [length + step for length in RAGGED]
@@ -122,14 +122,14 @@ def test_running_sums_see_the_rows_own_tokens_only(opened):
     rows = [Row(graph) for _ in lengths]
     for row, ids, length in zip(rows, IDS[:2], lengths, strict=True):
         row.step(ids[:length])
-    state = batch_of(graph, [row._state for row in rows])
+    state = batch_of(graph, [row.state for row in rows])
     for row, ids, length in zip(rows, IDS[:2], lengths, strict=True):
         row.step(ids[length : length + 1])
     graph.run(state, IDS[[0, 1], lengths][:, None], np.asarray([0]))
 
     for index, spec in enumerate(graph._manifest.states):
         if spec.kind == "sum":
-            alone = np.concatenate([row._state.past[index].numpy() for row in rows])
+            alone = np.concatenate([row.state.past[index].numpy() for row in rows])
             together = state.past[index].numpy()
             np.testing.assert_allclose(together, alone, rtol=1e-5, atol=1e-4)
 
@@ -142,9 +142,9 @@ def test_what_lies_beyond_a_rows_length_changes_nothing(opened):
         row.step(IDS[0, :20])
     for index, spec in enumerate(graph._manifest.states):
         if spec.kind == "cache":
-            cache = dirty._state.past[index].numpy()
+            cache = dirty.state.past[index].numpy()
             cache[:, :, 20:] = 77.0
-            dirty._state.past[index].update_inplace(cache)
+            dirty.state.past[index].update_inplace(cache)
 
     found, expected = dirty.step(IDS[0, 20:21]).copy(), clean.step(IDS[0, 20:21]).copy()
 

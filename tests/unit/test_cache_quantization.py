@@ -21,7 +21,8 @@ from wiola_export.evaluate.cache_scales import scales_for
 from wiola_export.options import Quantization
 from wiola_export.passes.quantize_cache import QuantizeCache
 from wiola_runtime import Manifest, load
-from wiola_runtime.scoring import Row, score
+from wiola_runtime.row import Row
+from wiola_runtime.scoring import score
 
 FP32 = Quantization(precision="fp32")
 HEADS, GROUPS, SIZE, CAPACITY = 4, 2, 8, 16
@@ -247,8 +248,8 @@ def test_codes_cost_little(opened):
 @pytest.mark.parametrize("chunk", [1, 7, 63, 512])
 def test_chunks_of_any_size_give_the_logits_of_one_call(opened, chunk):
     """The buffers grow twice on the way, and keep their codes."""
-    expected = score(opened._graph, opened.manifest, IDS[None], 600)[0]
-    row = Row(opened._graph)
+    expected = score(opened._engine.graph, opened.manifest, IDS[None], 600)[0]
+    row = Row(opened._engine.graph)
     starts = range(0, IDS.size, chunk)
 
     logits = np.stack([row.step(IDS[start : start + chunk]).copy() for start in starts])
@@ -265,16 +266,16 @@ def test_windows_score_as_they_do_alone(opened):
 
 
 def test_rows_decode_together_at_their_own_lengths(opened):
-    rows, lengths = [Row(opened._graph) for _ in range(2)], (3, 9)
+    rows, lengths = [Row(opened._engine.graph) for _ in range(2)], (3, 9)
     for row, length in zip(rows, lengths, strict=True):
         row.step(IDS[:length])
-    state = opened._graph.start(2)
+    state = opened._engine.graph.start(2)
     state.lengths[:] = lengths
     for index in range(3):
-        parts = [row._state.past[index].numpy() for row in rows]
+        parts = [row.state.past[index].numpy() for row in rows]
         state.past[index].update_inplace(np.concatenate(parts))
 
-    logits = opened._graph.run(state, IDS[[[3], [9]]], np.asarray([0]))
+    logits = opened._engine.graph.run(state, IDS[[[3], [9]]], np.asarray([0]))
 
     expected = opened.logits(IDS[:10])[list(lengths)]
     np.testing.assert_allclose(logits[:, 0], expected, atol=CHUNK_TOLERANCE)
@@ -283,7 +284,7 @@ def test_rows_decode_together_at_their_own_lengths(opened):
 def test_a_cache_takes_a_quarter_of_the_bytes(opened, tmp_path):
     with load(TinyBundle().write(tmp_path / "float32")) as other:
         sizes = [
-            [buffer.numpy().nbytes for buffer in model._graph.start().past[:2]]
+            [buffer.numpy().nbytes for buffer in model._engine.graph.start().past[:2]]
             for model in (opened, other)
         ]
 

@@ -23,7 +23,7 @@ from wiola_export.serialize import write_graph, write_model
 from wiola_export.source import demo_folder, find_model
 from wiola_runtime import BundleError, Manifest, load
 from wiola_runtime.devices import check_version
-from wiola_runtime.scoring import Row
+from wiola_runtime.row import Row
 
 FP32 = Quantization(precision="fp32")
 WINDOWS = np.random.default_rng(3).integers(8, 256, (4, 40))
@@ -108,7 +108,7 @@ def test_steps_give_the_logits_of_one_pass(exported):
     ids = oracles.load("gqa3").input_ids[0]
     with load(int8) as model:
         whole = model.logits(ids)
-        row = Row(model._graph)
+        row = Row(model._engine.graph)
         steps = np.stack([row.step([i]).copy() for i in ids])
 
     assert distance(steps, whole) < 0.1

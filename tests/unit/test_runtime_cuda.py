@@ -7,7 +7,7 @@ import pytest
 from support.tiny_bundle import TinyBundle, vocab_size
 
 from wiola_runtime import load
-from wiola_runtime.scoring import Row
+from wiola_runtime.row import Row
 
 IDS = np.random.default_rng(0).integers(0, vocab_size(), 300)
 
@@ -46,7 +46,7 @@ def test_the_gpu_really_runs(opened):
 def test_chunks_give_the_oracles_logits(opened, chunk):
     """The capacity grows past 256 tokens on the way."""
     model, expected = opened
-    row = Row(model._graph)
+    row = Row(model._engine.graph)
     starts = range(0, IDS.size, chunk)
 
     logits = np.stack([row.step(IDS[start : start + chunk]).copy() for start in starts])

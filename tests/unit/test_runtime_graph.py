@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from support.tiny_bundle import TinyBundle, vocab_size
 
 from wiola_runtime import BundleError, CapacityError, GenerationError, load
+from wiola_runtime.config import GenerationConfig
 from wiola_runtime.generate import generate
-from wiola_runtime.sampling import Sampling, sampler
-from wiola_runtime.scoring import Row, score
+from wiola_runtime.row import Row
+from wiola_runtime.sampling import sampler
+from wiola_runtime.scoring import score
 from wiola_runtime.state import capacity_for, shape_of
 
 LAYOUTS = {
@@ -35,7 +37,7 @@ def opened(request, tmp_path_factory):
 def test_chunks_of_any_size_give_the_logits_of_one_pass(opened, chunk):
     """The capacity grows twice on the way, and the last position of the context is used."""
     model, expected, tolerance = opened
-    row = Row(model._graph)
+    row = Row(model._engine.graph)
     starts = range(0, IDS.size, chunk)
 
     logits = np.stack([row.step(IDS[start : start + chunk]).copy() for start in starts])
@@ -49,7 +51,7 @@ def test_chunks_of_any_size_give_the_logits_of_one_pass(opened, chunk):
 def test_any_mixture_of_chunks_and_steps_gives_the_same(opened, cuts):
     """Running sums swap buffers at every call, whatever its length."""
     model, expected, tolerance = opened
-    row = Row(model._graph)
+    row = Row(model._engine.graph)
 
     for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), 300], strict=True):
         logits = row.step(IDS[start:end])
@@ -60,7 +62,7 @@ def test_any_mixture_of_chunks_and_steps_gives_the_same(opened, cuts):
 def test_buffers_outlive_the_calls_that_wrote_them(opened):
     """Nothing of a finished call is needed, even if its memory is reused at once."""
     model, expected, tolerance = opened
-    row = Row(model._graph)
+    row = Row(model._engine.graph)
     for position in range(40):
         logits = row.step(IDS[position : position + 1])
         [np.full(32, np.nan, np.float32) for _ in range(50)]
@@ -73,7 +75,7 @@ def test_logits_of_every_position(opened, chunk):
     """The whole context in one call of `score`, however it is cut."""
     model, expected, tolerance = opened
 
-    logits = score(model._graph, model.manifest, IDS[None], chunk)
+    logits = score(model._engine.graph, model.manifest, IDS[None], chunk)
 
     assert logits.dtype == np.float32
     np.testing.assert_allclose(logits[0], expected, atol=tolerance)
@@ -96,17 +98,17 @@ def test_rows_decode_together_at_their_own_lengths(tmp_path):
     """A batch of one new token per row, the rows having seen 3 and 9 tokens."""
     bundle = TinyBundle()
     with load(bundle.write(tmp_path / "b")) as model:
-        rows = [Row(model._graph) for _ in range(2)]
+        rows = [Row(model._engine.graph) for _ in range(2)]
         lengths = (3, 9)
         for row, length in zip(rows, lengths, strict=True):
             row.step(IDS[:length])
-        state = model._graph.start(2)
+        state = model._engine.graph.start(2)
         state.lengths[:] = lengths
         for index in range(3):
-            parts = [row._state.past[index].numpy() for row in rows]
+            parts = [row.state.past[index].numpy() for row in rows]
             state.past[index].update_inplace(np.concatenate(parts))
 
-        logits = model._graph.run(state, IDS[[[3], [9]]], np.asarray([0]))
+        logits = model._engine.graph.run(state, IDS[[[3], [9]]], np.asarray([0]))
 
     expected = [bundle.oracle(IDS[: length + 1])[-1] for length in lengths]
     np.testing.assert_allclose(logits[:, 0], expected, atol=2e-5)
@@ -116,18 +118,18 @@ def test_rows_decode_together_at_their_own_lengths(tmp_path):
 def test_a_decode_step_binds_nothing(tmp_path):
     """Steps reuse one binding per parity, until the buffers grow."""
     with load(TinyBundle().write(tmp_path / "b")) as model:
-        row = Row(model._graph)
+        row = Row(model._engine.graph)
         row.step(IDS[:250])
         row.step(IDS[:1])
         row.step(IDS[:1])
-        calls = [id(call) for call in row._state.steps]
+        calls = [id(call) for call in row.state.steps]
         for _ in range(4):
             row.step(IDS[:1])
 
-        assert [id(call) for call in row._state.steps] == calls
-        assert row._state.capacity == 256
+        assert [id(call) for call in row.state.steps] == calls
+        assert row.state.capacity == 256
         row.step(IDS[:1])
-        assert row._state.capacity == 512
+        assert row.state.capacity == 512
 
 
 class CopyingValues:
@@ -147,7 +149,7 @@ def test_a_device_gets_its_inputs_anew_for_every_call(tmp_path):
     """There an array that changes after it was bound changes nothing."""
     bundle = TinyBundle()
     with load(bundle.write(tmp_path / "b")) as model:
-        graph = model._graph
+        graph = model._engine.graph
         graph._ort, graph.device = CopyingValues(graph._ort), "elsewhere"
         row = Row(graph)
         logits = np.stack([row.step(IDS[i : i + 1]).copy() for i in range(300)])
@@ -183,7 +185,7 @@ def test_the_cache_is_as_small_as_the_text():
 def test_a_state_beyond_the_context_is_refused_before_it_is_changed(opened):
     """The error leaves the row as it was."""
     model, expected, tolerance = opened
-    row = Row(model._graph)
+    row = Row(model._engine.graph)
     row.step(IDS[:599])
 
     with pytest.raises(CapacityError, match=r"601 tokens do not fit the context of 600"):
@@ -234,7 +236,7 @@ def test_the_loop_prefills_once_and_then_steps():
             return np.eye(10, dtype=np.float32)[(token_ids[-1] + 1) % 10]
 
     model = Successor()
-    pick = sampler(Sampling(), vocab_size=10)
+    pick = sampler(GenerationConfig(), vocab_size=10)
 
     assert list(generate(model, [1, 2, 3], pick=pick, max_new_tokens=3)) == [4, 5, 6]
     assert model.fed == ((1, 2, 3), (4,), (5,))

@@ -46,6 +46,7 @@ QUANTIZATION = records(
     scheme=NAMES,
     bits=SIZES,
     block_size=SIZES,
+    smoothing=st.none() | NUMBERS,
     tensors=tuples(QUANTIZED),
 )
 MANIFESTS = records(

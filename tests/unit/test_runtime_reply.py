@@ -1,5 +1,8 @@
 """Replies: what ends them, what their text is, and what is refused before any work."""
 
+import math
+
+import numpy as np
 import pytest
 import tokenizers
 from hypothesis import given
@@ -9,6 +12,7 @@ from support.tiny_bundle import TinyBundle, tokenizer_json, vocab_size
 
 from wiola_runtime import (
     CapacityError,
+    GenerationConfig,
     GenerationError,
     Model,
     Tokenizer,
@@ -51,7 +55,7 @@ def test_the_budget_ends_the_reply():
     result = model.generate("It", max_new_tokens=3)
 
     assert (len(result.token_ids), result.finish_reason) == (3, "length")
-    assert model._graph.fed == [token_count("It"), 1, 1]
+    assert model._engine.graph.fed == [token_count("It"), 1, 1]
 
 
 @pytest.mark.parametrize("prompt_tokens", [CONTEXT - 1, CONTEXT - 5])
@@ -119,7 +123,7 @@ def test_no_new_tokens_is_an_empty_reply_without_work():
     result = model.generate("It", max_new_tokens=0)
 
     assert (result.text, result.token_ids, result.finish_reason) == ("", (), "length")
-    assert model._graph.fed == []
+    assert model._engine.graph.fed == []
 
 
 @pytest.mark.parametrize("prompt", ["", []])
@@ -139,14 +143,14 @@ def test_an_empty_prompt_without_a_first_token_is_an_error(prompt):
     ("prompt", "options", "error", "message"),
     [
         ([7] * 40, {}, CapacityError, r"prompt has 40 tokens, the context 40; shorten"),
-        ([7] * 41, {}, CapacityError, r"41 tokens do not fit the context of 40; shorten"),
-        ("It " * 400, {}, CapacityError, r"tokens do not fit the context of 40; shorten"),
-        ([[1, 2]], {}, GenerationError, r"prompt has 2 axes; expected token ids of one text"),
+        ([7] * 41, {}, CapacityError, r"prompt has 41 tokens, the context 40; shorten"),
+        ("It " * 400, {}, CapacityError, r"tokens, the context 40; shorten"),
+        (np.ones((1, 2), int), {}, GenerationError, r"prompt has 2 axes; expected token ids"),
         ([300], {}, GenerationError, r"token id 300 is outside the vocabulary of 300"),
         ("It", {"max_new_tokens": -1}, GenerationError, r"max_new_tokens is -1; expected"),
         ("It", {"max_new_tokens": 1.5}, GenerationError, r"max_new_tokens is 1.5; expected"),
         ("It", {"temperature": -1}, GenerationError, r"temperature is -1; expected"),
-        ("It", {"stop": ["a", ""]}, GenerationError, r"stop holds an empty string"),
+        ("It", {"stop": ["a", ""]}, GenerationError, r"stop is \('a', ''\); expected texts"),
     ],
 )
 def test_a_bad_call_fails_at_the_call_and_before_any_work(prompt, options, error, message):
@@ -155,7 +159,7 @@ def test_a_bad_call_fails_at_the_call_and_before_any_work(prompt, options, error
     with pytest.raises(error, match=message):
         model.stream(prompt, **options)
 
-    assert model._graph.fed == []
+    assert model._engine.graph.fed == []
 
 
 def test_a_result_says_where_and_how_fast_it_ran():
@@ -215,3 +219,38 @@ def test_threads_do_not_change_a_seeded_reply(tmp_path):
             replies.add(model.generate("It", temperature=1.0, seed=3).token_ids)
 
     assert len(replies) == 1
+
+
+def test_stop_ids_end_the_reply_and_end_tokens_can_be_ignored():
+    assert scripted([9, 10, 11, 12]).generate("It", stop_ids=[11]).token_ids == (9, 10)
+    ignored = scripted([9, EOS, 11, TURN_END]).generate("It", ignore_eos=True, max_new_tokens=4)
+
+    assert ignored.token_ids == (9, EOS, 11, TURN_END)
+    assert ignored.finish_reason == "length"
+
+
+def test_log_probabilities_are_told_for_the_tokens_of_the_reply():
+    """The script's token has a logit of 1, all others 0."""
+    model = scripted([9, 10, EOS])
+    result = model.generate("It", logprobs=2, logit_bias={9: 0.5})
+
+    likely = 1 - math.log(math.e + vocab_size() - 1)
+    assert [one.token_id for one in result.logprobs] == [9, 10]
+    assert all(one.logprob == pytest.approx(likely) for one in result.logprobs)
+    assert [one.top[0] for one in result.logprobs] == [
+        (9, pytest.approx(likely)),
+        (10, pytest.approx(likely)),
+    ]
+    assert all(len(one.top) == 2 for one in result.logprobs)
+    assert scripted([9]).generate("It", max_new_tokens=1).logprobs is None
+
+
+def test_the_bundles_defaults_are_taken_unless_something_else_is_said():
+    model = scripted([9] * 9)
+    model._engine.defaults = GenerationConfig(max_new_tokens=2)
+
+    assert len(model.generate("It").token_ids) == 2
+    model._engine.graph.fed.clear()
+    assert len(model.generate("It", max_new_tokens=3).token_ids) == 3
+    model._engine.graph.fed.clear()
+    assert len(model.generate("It", GenerationConfig(max_new_tokens=4)).token_ids) == 4

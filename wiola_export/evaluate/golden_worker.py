@@ -37,11 +37,10 @@ def record(request: Request) -> dict[str, object]:
     """
     with wr.load(request.bundle, verify=False) as model:
         prompt = model.tokenizer.encode(PROMPT)
-        # Nothing ends the reply, so that every bundle has golden tokens.
-        tokens = dataclasses.replace(model.manifest.tokens, eos_ids=())
-        model.manifest = dataclasses.replace(model.manifest, tokens=tokens)
         count = min(NEW_TOKENS, model.manifest.context_length - len(prompt) - 1)
-        reply = list(model.generate(prompt, max_new_tokens=count).token_ids)
+        # Nothing ends the reply, so that every bundle has golden tokens.
+        config = wr.GenerationConfig(max_new_tokens=count, ignore_eos=True)
+        reply = list(model.generate(prompt, config).token_ids)
         logits = model.logits([*prompt, *reply])
     start = len(prompt) - 1
     positions = sorted({start, start + count // 2, start + count})

@@ -60,18 +60,16 @@ def compare_greedy(
 
 
 def _replies(model: wr.Model, prompts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-    manifest = model.manifest
-    tokens = dataclasses.replace(manifest.tokens, eos_ids=())
-    model.manifest = dataclasses.replace(manifest, tokens=tokens)
-    try:
-        return [
-            model.generate(
-                prompt, max_new_tokens=min(NEW_TOKENS, manifest.context_length - len(prompt))
-            ).token_ids
-            for prompt in prompts
-        ]
-    finally:
-        model.manifest = manifest
+    context = model.manifest.context_length
+    return [
+        model.generate(prompt, greedy(min(NEW_TOKENS, context - len(prompt)))).token_ids
+        for prompt in prompts
+    ]
+
+
+def greedy(count: int) -> wr.GenerationConfig:
+    """Return the config of a reply of so many likeliest tokens, whatever the bundle prefers."""
+    return wr.GenerationConfig(max_new_tokens=count, ignore_eos=True)
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -36,9 +36,6 @@ def measure(request: Request) -> dict[str, object]:
         WiolaRuntimeError: The bundle cannot be run here.
     """
     model = wr.load(request.bundle, device=request.device, threads=request.threads)
-    # Nothing ends a reply while it is timed: every run takes the same number of steps.
-    tokens = dataclasses.replace(model.manifest.tokens, eos_ids=())
-    model.manifest = dataclasses.replace(model.manifest, tokens=tokens)
     prompt, prefill, decode = _lengths(model.manifest.context_length)
     first = [_reply(model, prompt_tokens=prefill, new_tokens=1) for _ in range(1 + REPEATS)]
     steps = [_reply(model, prompt_tokens=prompt, new_tokens=1 + decode) for _ in range(1 + REPEATS)]
@@ -87,7 +84,9 @@ def _reply(model: wr.Model, *, prompt_tokens: int, new_tokens: int) -> wr.Timing
     """Reply to a prompt of random tokens; the first new token belongs to the prompt's pass."""
     rng = np.random.default_rng(0)
     prompt = [int(i) for i in rng.integers(0, model.manifest.vocab_size, prompt_tokens)]
-    return model.generate(prompt, max_new_tokens=new_tokens).timings
+    # Nothing ends a reply while it is timed: every run takes the same number of steps.
+    config = wr.GenerationConfig(max_new_tokens=new_tokens, ignore_eos=True)
+    return model.generate(prompt, config).timings
 
 
 def main(argument: str) -> int:

@@ -1,0 +1,40 @@
+"""A stream for asyncio: the work is done on a thread, the event loop stays free."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Generator
+
+from wiola_runtime.cancel import Cancellation
+from wiola_runtime.reply import Piece
+
+
+async def pieces(
+    stream: Generator[Piece, None, None], cancel: Cancellation
+) -> AsyncIterator[Piece]:
+    """Yield the pieces of a stream; leaving early cancels it, and waits until it has ended."""
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue()
+
+    def put(item: Piece | BaseException | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is gone, and so is the reader
+            loop.call_soon_threadsafe(queue.put_nowait, item)
+
+    def work() -> None:
+        try:
+            with contextlib.closing(stream):
+                for piece in stream:
+                    put(piece)
+        except BaseException as error:  # noqa: BLE001  raised again where the reader waits
+            put(error)
+        else:
+            put(None)
+
+    running = loop.run_in_executor(None, work)
+    try:
+        while (item := await queue.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        cancel.cancel()
+        await asyncio.shield(running)

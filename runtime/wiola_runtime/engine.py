@@ -1,0 +1,90 @@
+"""What all replies of one opened bundle share."""
+
+from collections.abc import Sequence
+
+from wiola_runtime.config import GenerationChanges, GenerationConfig
+from wiola_runtime.errors import CapacityError, GenerationError, WiolaRuntimeError
+from wiola_runtime.graph import Graph
+from wiola_runtime.manifest import Manifest
+from wiola_runtime.scoring import check_ids
+from wiola_runtime.text import Tokenizer
+
+
+class Engine:
+    """An opened graph with its manifest and its tokenizer.
+
+    Attributes:
+        defaults: What a reply is made with where nothing is chosen.
+    """
+
+    def __init__(self, graph: Graph, manifest: Manifest, tokenizer: Tokenizer) -> None:
+        self._graph: Graph | None = graph
+        self.manifest = manifest
+        self.tokenizer = tokenizer
+        self.defaults = GenerationConfig.from_defaults(manifest.generation_defaults)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph.
+
+        Raises:
+            WiolaRuntimeError: The model has been closed.
+        """
+        if self._graph is None:
+            raise WiolaRuntimeError(f"model {self.manifest.name} is closed; load it again")
+        return self._graph
+
+    def close(self) -> None:
+        """Release the graph and its files; a second call does nothing."""
+        self._graph = None
+
+    def config(
+        self, config: GenerationConfig | None, changes: GenerationChanges
+    ) -> GenerationConfig:
+        """Return a config, or the bundle's defaults, with some fields replaced; seeded."""
+        return (config or self.defaults).changed(changes).seeded()
+
+    def ids_of(self, content: str | Sequence[int], *, begins: bool) -> list[int]:
+        """Return the token ids of a text, or ids as they are once they are checked.
+
+        Args:
+            content: Text or ids.
+            begins: Whether a text begins here, which then has at least one token.
+
+        Raises:
+            GenerationError: The text is no Unicode, the ids are not of this vocabulary, or there
+                is nothing to begin with.
+        """
+        if isinstance(content, str):
+            ids = self.tokenizer.encode(content, begins=begins)
+        else:
+            ids = self._checked(content)
+        if ids or not begins:
+            return ids
+        if self.manifest.tokens.bos_id is None:
+            raise GenerationError(
+                "the prompt is empty and the model has no token to start from; "
+                "give at least one token"
+            )
+        return [self.manifest.tokens.bos_id]
+
+    def require_room(self, tokens: int) -> None:
+        """Check that a reply would have room behind so many tokens.
+
+        Raises:
+            CapacityError: It would not.
+        """
+        context = self.manifest.context_length
+        if tokens >= context:
+            raise CapacityError(
+                f"the prompt has {tokens} tokens, the context {context}; shorten the prompt to "
+                "leave room for a reply"
+            )
+
+    def _checked(self, ids: Sequence[int]) -> list[int]:
+        if len(ids) == 0:
+            return []
+        checked = check_ids(ids, self.manifest, any_length=True)
+        if checked.ndim != 1:
+            raise GenerationError(f"prompt has {checked.ndim} axes; expected token ids of one text")
+        return [int(token_id) for token_id in checked]

@@ -1,0 +1,299 @@
+"""One conversation: a text that grows, and its state in the graph."""
+
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Literal, Self, Unpack
+
+from wiola_runtime import asynchronous, saved
+from wiola_runtime.cancel import Cancellation, Cancelled
+from wiola_runtime.clock import Clock
+from wiola_runtime.config import GenerationChanges, GenerationConfig
+from wiola_runtime.engine import Engine
+from wiola_runtime.errors import CapacityError, GenerationError, SessionError
+from wiola_runtime.generate import Guesses, generate, generate_guessing
+from wiola_runtime.lookup import PromptLookup
+from wiola_runtime.reply import Piece, Reply, Result
+from wiola_runtime.row import Row, Watched
+
+Overflow = Literal["error", "truncate"]
+Content = str | Sequence[int]
+Pieces = Generator[Piece, None, None]
+
+
+class Session:
+    """One conversation.
+
+    What is appended is computed when a reply needs it, and never twice: a session that was
+    rewound, forked, restored or cancelled goes on as a new one with the same text would.
+
+    Args:
+        engine: What the bundle's replies share.
+        overflow: What happens to a text that leaves no room for a reply: an error, or the oldest
+            turns are forgotten. A turn is what was appended at once, and the replies to it.
+    """
+
+    def __init__(self, engine: Engine, overflow: Overflow = "error") -> None:
+        if overflow not in ("error", "truncate"):
+            raise GenerationError(f"overflow is {overflow!r}; expected 'error' or 'truncate'")
+        self._engine = engine
+        self._overflow: Overflow = overflow
+        self._ids: list[int] = []
+        self._turns: list[int] = []  # where each begins
+        self._row: Row | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The whole text; the token that ended a reply is not in it."""
+        return tuple(self._ids)
+
+    @property
+    def token_count(self) -> int:
+        """Tokens of the text."""
+        return len(self._ids)
+
+    @property
+    def context_left(self) -> int:
+        """Tokens that still fit."""
+        return self._engine.manifest.context_length - len(self._ids)
+
+    @property
+    def text(self) -> str:
+        """The whole text, special tokens left out."""
+        return self._engine.tokenizer.decode(self._ids)
+
+    def append(self, content: Content) -> None:
+        """Add a turn.
+
+        Raises:
+            CapacityError: No room for a reply would be left; nothing was added.
+            GenerationError: It is no text, or no ids of the vocabulary.
+            SessionError: The session is in use.
+        """
+        with self._held():
+            self._append(content)
+
+    def replace(self, content: Content) -> int:
+        """Make this the whole text; return how many tokens of state are of use for it.
+
+        Raises:
+            CapacityError: No room for a reply would be left; nothing was changed.
+            GenerationError: It is no text, or no ids of the vocabulary.
+            SessionError: The session is in use.
+        """
+        with self._held():
+            ids = self._engine.ids_of(content, begins=True)
+            self._engine.require_room(len(ids))
+            self._ids, self._turns = ids, [0]
+            return 0 if self._row is None else common_prefix(self._row.token_ids, ids)
+
+    def rewind(self, n_tokens: int) -> None:
+        """Go back to the first `n_tokens` tokens of the text.
+
+        Raises:
+            GenerationError: There are not so many.
+            SessionError: The session is in use.
+        """
+        with self._held():
+            if not 0 <= n_tokens <= len(self._ids):
+                raise GenerationError(
+                    f"n_tokens is {n_tokens}; expected 0 to {len(self._ids)}, the tokens there are"
+                )
+            del self._ids[n_tokens:]
+            self._turns = [start for start in self._turns if start < n_tokens]
+
+    def fork(self) -> "Session":
+        """Return another session with the same text, which goes its own way.
+
+        Raises:
+            SessionError: The session is in use.
+        """
+        with self._held():
+            other = Session(self._engine, self._overflow)
+            other._ids, other._turns = list(self._ids), list(self._turns)
+            other._row = self._row.fork() if self._row else None
+            return other
+
+    def save(self, path: str | Path) -> None:
+        """Write text and state to a file, whole or not at all; see `Model.restore`.
+
+        Raises:
+            SessionError: The session is in use.
+        """
+        with self._held():
+            row = self._row
+            saved.write(
+                Path(path),
+                saved.Saved(
+                    bundle=self._engine.manifest.fingerprint,
+                    overflow=self._overflow,
+                    token_ids=tuple(self._ids),
+                    turns=tuple(self._turns),
+                    fed_ids=tuple(row.token_ids) if row else (),
+                    arrays=tuple(row.dump()) if row else (),
+                ),
+            )
+
+    @classmethod
+    def restore(cls, engine: Engine, path: str | Path) -> Self:
+        """Read a file that `save` wrote; see `Model.restore`."""
+        found = saved.read(Path(path), engine.manifest)
+        session = cls(engine, found.overflow)
+        session._ids, session._turns = list(found.token_ids), list(found.turns)
+        if found.arrays:
+            state = engine.graph.resume(found.arrays, len(found.fed_ids))
+            session._row = Row(engine.graph, state=state, token_ids=found.fed_ids)
+        return session
+
+    def generate(
+        self,
+        content: Content | None = None,
+        config: GenerationConfig | None = None,
+        *,
+        cancel: Cancellation | None = None,
+        on_text: Callable[[str], object] | None = None,
+        **changes: Unpack[GenerationChanges],
+    ) -> Result:
+        """Append a turn, if given, and return the whole reply; see `stream`.
+
+        Args:
+            content: Text or token ids.
+            config: What the reply is made with; None takes the bundle's defaults.
+            cancel: Ends the reply when it is turned; what is there is returned.
+            on_text: Is given each piece of text. If it raises `Cancelled`, the reply ends; any
+                other exception comes back to the caller, and the session keeps what is there.
+            **changes: Fields of the config, replaced.
+        """
+        cancel = cancel or Cancellation()
+        result: Result | None = None
+        pieces = self.stream(content, config, cancel=cancel, **changes)
+        with contextlib.closing(pieces):
+            for piece in pieces:
+                result = piece.result
+                try:
+                    if on_text and piece.text:
+                        on_text(piece.text)
+                except Cancelled:
+                    cancel.cancel()
+        assert result is not None, "the last piece has it"
+        return result
+
+    def stream(
+        self,
+        content: Content | None = None,
+        config: GenerationConfig | None = None,
+        *,
+        cancel: Cancellation | None = None,
+        **changes: Unpack[GenerationChanges],
+    ) -> Pieces:
+        """Append a turn, if given, and continue the text piece by piece.
+
+        The last piece carries the `Result`. Closing the iterator ends the work; the session keeps
+        the tokens whose text was handed out, and stays usable.
+
+        Raises:
+            GenerationError: An argument is out of its range; said at the call.
+            CapacityError: No room for a reply is left; said at the call.
+            SessionError: The session is in use; said at the call, or at the first piece.
+        """
+        chosen = self._engine.config(config, changes)
+        with self._held():
+            if content is not None or not self._ids:
+                self._append("" if content is None else content)
+            self._make_room()
+            Reply(self._engine, self._ids, chosen)  # refuses what it cannot be made with
+        return self._pieces(chosen, cancel or Cancellation())
+
+    def astream(
+        self,
+        content: Content | None = None,
+        config: GenerationConfig | None = None,
+        **changes: Unpack[GenerationChanges],
+    ) -> AsyncIterator[Piece]:
+        """Do what `stream` does on a thread of its own; leaving the loop cancels it."""
+        cancel = Cancellation()
+        return asynchronous.pieces(self.stream(content, config, cancel=cancel, **changes), cancel)
+
+    def _append(self, content: Content) -> None:
+        ids = self._engine.ids_of(content, begins=not self._ids)
+        if self._overflow == "error":
+            self._engine.require_room(len(self._ids) + len(ids))
+        else:
+            self._engine.require_room(len(ids))
+        self._turns.append(len(self._ids))
+        self._ids.extend(ids)
+
+    def _make_room(self) -> None:
+        """Forget the oldest turns until there is room for a reply; the first token of all stays."""
+        context = self._engine.manifest.context_length
+        while len(self._ids) >= context:
+            if self._overflow == "error" or len(self._turns) < 2:  # noqa: PLR2004  a turn remains
+                raise CapacityError(
+                    f"the conversation has {len(self._ids)} tokens, the context {context}; rewind "
+                    "it, or open sessions with overflow='truncate'"
+                )
+            first = self._ids[:1] if self._ids[0] == self._engine.manifest.tokens.bos_id else []
+            dropped = self._turns[1] - len(first)
+            self._ids = first + self._ids[self._turns[1] :]
+            self._turns = [0, *(start - dropped for start in self._turns[2:])]
+
+    def _pieces(self, config: GenerationConfig, cancel: Cancellation) -> Pieces:
+        with self._held():
+            clock = Clock()
+            row, reused = self._aligned()
+            prompt = list(self._ids)
+            reply = Reply(self._engine, prompt, config, reused)
+            watched = Watched(row, cancel.check)
+            try:
+                for token_id in clock.timed(self._tokens(watched, reply, config)):
+                    text = reply.add(token_id)
+                    self._ids = prompt + reply.token_ids
+                    if text:
+                        yield Piece(text=text)
+                    if reply.ended_by is not None:
+                        break
+            except Cancelled:
+                reply.ended_by = "cancelled"
+            yield reply.finish(clock.timings(len(prompt) - reused))
+
+    def _tokens(self, row: Watched, reply: Reply, config: GenerationConfig) -> Iterator[int]:
+        """Return the loop that makes the tokens of a reply."""
+        if not config.draft_tokens:
+            pending = self._ids[row.length :]
+            return generate(row, pending, pick=reply.pick, max_new_tokens=reply.budget)
+        reply.guesses = Guesses()
+        return generate_guessing(
+            row,
+            PromptLookup(self._ids),
+            pick=reply.pick,
+            max_new_tokens=reply.budget,
+            most=config.draft_tokens,
+            tally=reply.guesses,
+        )
+
+    def _aligned(self) -> tuple[Row, int]:
+        """Return the row, and how much of the text it holds: all but one token at most."""
+        if self._row is None:
+            self._row = Row(self._engine.graph)
+        shared = common_prefix(self._row.token_ids, self._ids)
+        return self._row, self._row.rewind(min(shared, len(self._ids) - 1))
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        if not self._lock.acquire(blocking=False):
+            raise SessionError(
+                "the session is in use by another thread or a stream that is not finished; "
+                "finish or close the stream, or give each thread a session of its own"
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many tokens two texts have in common from their beginning."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -1,0 +1,512 @@
+"""Conversations: whatever was done to one, it goes on as a new one with the same text would."""
+
+import contextlib
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.tiny_bundle import TinyBundle, vocab_size
+
+from wiola_runtime import (
+    Cancellation,
+    Cancelled,
+    CapacityError,
+    GenerationError,
+    SessionError,
+    WiolaRuntimeError,
+    load,
+    row,
+    session,
+)
+
+CONTEXT = 96
+LAYOUTS = {
+    "shared": TinyBundle(context_length=CONTEXT),
+    "growing": TinyBundle(cache="growing", context_length=CONTEXT),
+}
+IDS = np.random.default_rng(3).integers(5, vocab_size(), 400).tolist()
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def bundle(request, tmp_path_factory):
+    """Return (bundle, folder) of a layout of the cache."""
+    folder = tmp_path_factory.mktemp("bundles") / request.param
+    return LAYOUTS[request.param], LAYOUTS[request.param].write(folder)
+
+
+@pytest.fixture
+def model(bundle):
+    with load(bundle[1]) as opened:
+        yield opened
+
+
+def expected_logprobs(bundle, token_ids):
+    """Return what the oracle thinks of the token that follows a text, (V,)."""
+    logits = bundle.oracle(token_ids)[-1]
+    shifted = logits - logits.max()
+    return shifted - np.log(np.exp(shifted).sum())
+
+
+def assert_goes_on_as_new(bundle, conversation):
+    """Make one token on a fork, and compare its chances with the oracle's for the whole text."""
+    before = conversation.token_ids
+    result = conversation.fork().generate(max_new_tokens=1, logprobs=20, temperature=0)
+    scores = expected_logprobs(bundle, before or (1,))
+    for token_id, logprob in result.logprobs[0].top:
+        assert logprob == pytest.approx(scores[token_id], abs=1e-3)
+    assert conversation.token_ids == before
+
+
+class Conversations(RuleBasedStateMachine):
+    """Random operations on sessions; each text is kept beside as a plain list."""
+
+    layout = "shared"
+
+    @initialize()
+    def begin(self):
+        self.bundle = LAYOUTS[self.layout]
+        self.stack = contextlib.ExitStack()
+        folder = self.stack.enter_context(temporary_folder())
+        self.folder = folder
+        self.model = self.stack.enter_context(load(self.bundle.write(folder / "bundle")))
+        self.session, self.text = self.model.session(), []
+
+    @rule(ids=st.lists(st.integers(5, 250), min_size=1, max_size=40))
+    def append(self, ids):
+        fits = len(self.text) + len(ids) < CONTEXT
+        with contextlib.nullcontext() if fits else pytest.raises(CapacityError):
+            self.session.append(ids)
+            self.text += ids
+
+    @rule(count=st.integers(0, 30), draft=st.sampled_from([0, 3]), seed=st.integers(0, 9))
+    def reply(self, count, draft, seed):
+        if len(self.text) >= CONTEXT:
+            return
+        result = self.session.generate(
+            max_new_tokens=count, draft_tokens=draft, temperature=0.5, seed=seed
+        )
+        self.text = (self.text or [1]) + list(result.token_ids)
+
+    @rule(pieces=st.integers(0, 4))
+    def leave_a_stream(self, pieces):
+        if len(self.text) >= CONTEXT:
+            return
+        stream = self.session.stream(max_new_tokens=20)
+        for _, _ in zip(range(pieces), stream, strict=False):
+            pass
+        stream.close()
+        self.text = list(self.session.token_ids)
+
+    @rule(share=st.floats(0, 1))
+    def rewind(self, share):
+        kept = int(share * len(self.text))
+        self.session.rewind(kept)
+        del self.text[kept:]
+
+    @rule()
+    def fork(self):
+        self.session = self.session.fork()
+
+    @rule()
+    def save_and_restore(self):
+        self.session.save(self.folder / "session.npz")
+        self.session = self.model.restore(self.folder / "session.npz")
+
+    @precondition(lambda self: len(self.text) > 2)
+    @rule(cut=st.integers(1, 90), ids=st.lists(st.integers(5, 250), min_size=1, max_size=5))
+    def replace(self, cut, ids):
+        self.text = [*self.text[:cut], *ids][: CONTEXT - 1]
+        self.session.replace(self.text)
+
+    @invariant()
+    def goes_on_as_new(self):
+        if not hasattr(self, "session"):
+            return
+        assert list(self.session.token_ids) == self.text
+        assert self.session.context_left == CONTEXT - len(self.text)
+        if len(self.text) < CONTEXT:
+            assert_goes_on_as_new(self.bundle, self.session)
+
+    def teardown(self):
+        if hasattr(self, "stack"):
+            self.stack.close()
+
+
+@contextlib.contextmanager
+def temporary_folder():
+    import tempfile  # noqa: PLC0415  a state machine has no fixtures
+
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+class GrowingConversations(Conversations):
+    """The same with a cache that the graph returns anew at each call."""
+
+    layout = "growing"
+
+
+STEPS = settings(max_examples=15, stateful_step_count=12, deadline=None)
+TestConversations = Conversations.TestCase
+TestConversations.settings = STEPS
+TestGrowingConversations = GrowingConversations.TestCase
+TestGrowingConversations.settings = STEPS
+
+
+@pytest.mark.parametrize("length", [0, 1, 64, 70, 79, 80])
+def test_a_rewound_session_goes_on_as_a_new_one(bundle, model, length, monkeypatch):
+    """From a chunk's middle, from between two copies of the sums, and from the beginning."""
+    monkeypatch.setattr(row, "SUMS_EVERY", 8)
+    conversation = model.session()
+    conversation.append(IDS[:40])
+    conversation.generate(max_new_tokens=40)
+    assert conversation.token_count == 80
+
+    conversation.rewind(length)
+
+    assert_goes_on_as_new(bundle[0], conversation)
+
+
+def test_what_is_there_is_not_computed_again(model):
+    conversation = model.session()
+    first = conversation.generate(IDS[:40], max_new_tokens=10)
+    second = conversation.generate(IDS[40:45], max_new_tokens=2)
+    kept = conversation.replace([*conversation.token_ids[:30], 9])
+    third = conversation.generate(max_new_tokens=2)
+
+    assert first.reused_tokens == 0
+    assert (second.prompt_tokens, second.reused_tokens) == (55, 49)
+    assert kept == 30
+    assert third.reused_tokens <= 30
+
+
+def test_sums_are_copied_every_so_often_and_no_more(model):
+    """The price of going back: one copy a chunk, and one in 64 tokens of a reply."""
+    conversation = model.session()
+    conversation.generate(IDS[:10], max_new_tokens=85, draft_tokens=2)
+
+    positions = [at for at, _ in conversation._row._copies]
+
+    assert len(positions) <= 4
+
+
+def test_the_reply_after_a_fork_is_that_of_the_session_itself(model):
+    conversation = model.session()
+    conversation.append(IDS[:20])
+    fork = conversation.fork()
+
+    one, other = (s.generate(max_new_tokens=20) for s in (conversation, fork))
+
+    assert one.token_ids == other.token_ids
+    conversation.append(IDS[:3])
+    assert fork.token_count == 40
+
+
+def test_a_text_too_long_is_refused_and_nothing_added(model):
+    conversation = model.session()
+    conversation.append(IDS[:50])
+
+    with pytest.raises(CapacityError, match=r"^the prompt has 96 tokens, the context 96; shorten"):
+        conversation.append(IDS[:46])
+
+    assert conversation.token_count == 50
+    assert model.session(overflow="truncate").token_count == 0
+    with pytest.raises(GenerationError, match=r"^overflow is 'drop'; expected 'error' or 'trunca"):
+        model.session(overflow="drop")
+
+
+def test_old_turns_are_forgotten_whole_and_the_first_token_stays(bundle, model):
+    conversation = model.session(overflow="truncate")
+    conversation.append([1, *IDS[:39]])
+    conversation.generate(max_new_tokens=5)
+    conversation.append(IDS[40:70])
+
+    conversation.generate(IDS[70:100], max_new_tokens=0)
+
+    assert conversation.token_ids == (1, *IDS[40:100])
+    assert_goes_on_as_new(bundle[0], conversation)
+
+
+def test_a_last_turn_that_is_too_long_alone_is_refused(model):
+    conversation = model.session(overflow="truncate")
+    with pytest.raises(CapacityError, match="the prompt has 96 tokens, the context 96"):
+        conversation.append(IDS[:96])
+    conversation.append([1, *IDS[:20]])
+    with pytest.raises(CapacityError, match="the conversation has 96 tokens, the context 96"):
+        conversation.generate(IDS[:95], max_new_tokens=1)
+
+
+def test_a_full_context_ends_the_reply_and_then_refuses(model):
+    conversation = model.session()
+    result = conversation.generate(IDS[:90], max_new_tokens=50)
+
+    assert (len(result.token_ids), result.finish_reason) == (6, "context")
+    with pytest.raises(CapacityError, match="the conversation has 96 tokens, the context 96; rew"):
+        conversation.generate()
+
+
+def test_an_empty_session_begins_with_the_first_token(bundle, model):
+    conversation = model.session()
+    conversation.generate(max_new_tokens=0)
+
+    assert conversation.token_ids == (1,)
+    assert_goes_on_as_new(bundle[0], conversation)
+
+
+# In use
+
+
+def test_a_session_in_use_is_refused_everywhere(model, tmp_path):
+    conversation = model.session()
+    stream = conversation.stream(IDS[:5], max_new_tokens=9)
+    next(stream)
+    refused = [
+        lambda: conversation.append(IDS[:3]),
+        lambda: conversation.replace(IDS[:3]),
+        lambda: conversation.rewind(1),
+        conversation.fork,
+        lambda: conversation.save(tmp_path / "s.npz"),
+        conversation.generate,
+    ]
+
+    for call in refused:
+        with pytest.raises(SessionError, match=r"^the session is in use by another thread or a "):
+            call()
+
+    stream.close()
+    conversation.append(IDS[:3])
+
+
+def test_two_threads_on_one_session_are_told(model):
+    conversation, errors, go = model.session(), [], threading.Event()
+
+    def first_piece(_):
+        go.set()
+        assert told.wait(10)
+
+    told = threading.Event()
+    worker = threading.Thread(
+        target=lambda: conversation.generate(IDS[:5], max_new_tokens=5, on_text=first_piece)
+    )
+    worker.start()
+    assert go.wait(10)
+    try:
+        conversation.append(IDS[:3])
+    except SessionError as error:
+        errors.append(error)
+    told.set()
+    worker.join(10)
+
+    assert len(errors) == 1
+    assert not worker.is_alive()
+
+
+def test_eight_threads_with_sessions_of_their_own_get_what_they_get_alone(model):
+    def replies(index):
+        conversation = model.session()
+        return [
+            conversation.generate(IDS[index * 9 : index * 9 + 9], max_new_tokens=6).token_ids
+            for _ in range(3)
+        ]
+
+    alone = [replies(index) for index in range(8)]
+    found = [None] * 8
+
+    def work(index):
+        found[index] = replies(index)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert found == alone
+
+
+def test_a_closed_model_says_so(bundle):
+    with load(bundle[1]) as opened:
+        conversation = opened.session()
+        conversation.append(IDS[:3])
+
+    with pytest.raises(WiolaRuntimeError, match=r"^model tiny is closed; load it again$"):
+        conversation.generate()
+
+
+# Cancelling
+
+
+def test_a_cancelled_reply_keeps_what_is_there(bundle, model):
+    conversation, cancel, texts = model.session(), Cancellation(), []
+
+    def stop_after_three(text):
+        texts.append(text)
+        if len(texts) == 3:
+            cancel.cancel()
+
+    result = conversation.generate(
+        IDS[:10], max_new_tokens=50, cancel=cancel, on_text=stop_after_three
+    )
+
+    assert result.finish_reason == "cancelled"
+    assert 0 < len(result.token_ids) < 50
+    assert result.text.startswith("".join(texts))
+    assert conversation.token_ids == (*IDS[:10], *result.token_ids)
+    assert_goes_on_as_new(bundle[0], conversation)
+
+
+def test_a_prefill_stops_at_the_next_chunk(bundle, model, monkeypatch):
+    cancel = Cancellation()
+    conversation = model.session()
+    conversation.append(IDS[:90])
+    fed = []
+    conversation._row = row.Row(model._engine.graph, chunk_tokens=20)
+    plain = conversation._row._feed
+
+    def feed(token_ids, wanted):
+        fed.append(len(token_ids))
+        if len(fed) == 2:
+            cancel.cancel()
+        return plain(token_ids, wanted)
+
+    monkeypatch.setattr(conversation._row, "_feed", feed)
+
+    result = conversation.generate(cancel=cancel)
+
+    assert (result.finish_reason, result.token_ids, fed) == ("cancelled", (), [20, 20])
+    assert conversation.generate(max_new_tokens=1).reused_tokens == 40
+    assert_goes_on_as_new(bundle[0], conversation)
+
+
+def test_a_callback_may_end_a_reply_or_fail(bundle, model):
+    conversation = model.session()
+
+    def cancelled(_):
+        raise Cancelled
+
+    def broken(_):
+        raise ZeroDivisionError
+
+    result = conversation.generate(IDS[:10], max_new_tokens=9, on_text=cancelled)
+    assert result.finish_reason == "cancelled"
+    with pytest.raises(ZeroDivisionError):
+        conversation.generate(max_new_tokens=9, on_text=broken)
+
+    assert conversation.token_count > 10 + len(result.token_ids)
+    assert_goes_on_as_new(bundle[0], conversation)
+
+
+def test_a_stream_that_is_dropped_frees_the_session(bundle, model):
+    conversation = model.session()
+    stream = conversation.stream(IDS[:10], max_new_tokens=30)
+    next(stream)
+    del stream
+
+    assert_goes_on_as_new(bundle[0], conversation)
+
+
+# Guessing ahead
+
+
+@pytest.mark.parametrize("draft", [1, 3, 8])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_guesses_change_no_reply(model, draft, temperature):
+    repeated = IDS[:12] * 4
+    config = {"temperature": temperature, "seed": 5 if temperature else None}
+
+    plain = model.generate(repeated, max_new_tokens=40, **config)
+    guessed = model.generate(repeated, max_new_tokens=40, draft_tokens=draft, **config)
+
+    assert guessed.token_ids == plain.token_ids
+    assert plain.guesses is None
+    assert guessed.guesses.guessed >= guessed.guesses.accepted
+
+
+def test_a_right_guess_saves_its_pass(tmp_path):
+    """A head without weights makes every token likely alike, so token 0 follows token 0."""
+    bundle = ConstantBundle(context_length=CONTEXT)
+    with load(bundle.write(tmp_path / "b")) as opened:
+        result = opened.generate([0, 0, 0, 0], max_new_tokens=41, draft_tokens=8)
+
+    assert result.token_ids == (0,) * 41
+    assert result.guesses.accepted == result.guesses.guessed > 30
+    assert result.guesses.passes <= 12
+
+
+class ConstantBundle(TinyBundle):
+    """Says token 0 whatever was said."""
+
+    def weight_arrays(self):
+        arrays = super().weight_arrays()
+        arrays["head"] = np.zeros_like(arrays["head"])
+        return arrays
+
+
+# In a file
+
+
+def test_a_saved_session_is_tied_to_its_bundle(model, tmp_path):
+    path = tmp_path / "session.npz"
+    conversation = model.session(overflow="truncate")
+    conversation.generate(IDS[:30], max_new_tokens=5)
+    conversation.save(path)
+    other = TinyBundle(context_length=CONTEXT + 1)
+
+    with load(other.write(tmp_path / "other")) as stranger:
+        with pytest.raises(SessionError, match=r"belongs to another bundle \(.*…\), not to tiny"):
+            stranger.restore(path)
+    restored = model.restore(path)
+
+    assert restored.token_ids == conversation.token_ids
+    assert restored.generate(max_new_tokens=3).reused_tokens >= 34
+    assert restored._overflow == "truncate"
+    assert [p.name for p in tmp_path.glob("*.partial")] == []
+
+
+def test_a_session_that_was_never_fed_can_be_saved(bundle, model, tmp_path):
+    conversation = model.session()
+    conversation.append(IDS[:7])
+    conversation.save(tmp_path / "s.npz")
+
+    restored = model.restore(tmp_path / "s.npz")
+
+    assert restored.token_ids == tuple(IDS[:7])
+    assert_goes_on_as_new(bundle[0], restored)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"not a session", None])
+def test_a_file_that_is_no_session_is_refused(model, tmp_path, content):
+    path = tmp_path / "s.npz"
+    if content is None:
+        np.savez(path, other=np.zeros(3))
+    else:
+        path.write_bytes(content)
+
+    with pytest.raises(SessionError, match=rf"^{path} is no saved session, or damaged"):
+        model.restore(path)
+
+
+def test_a_damaged_or_missing_file_is_refused(model, tmp_path):
+    path = tmp_path / "s.npz"
+    conversation = model.session()
+    conversation.generate(IDS[:30], max_new_tokens=2)
+    conversation.save(path)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+    with pytest.raises(SessionError, match="is no saved session, or damaged"):
+        model.restore(path)
+    with pytest.raises(SessionError, match=r"not found; `Session\.save` writes such a file"):
+        model.restore(tmp_path / "absent.npz")
+    with pytest.raises(SessionError, match="cannot be written"):
+        conversation.save(tmp_path / "no" / "such" / "folder.npz")
+
+
+def test_prefixes_are_counted_from_the_beginning():
+    assert session.common_prefix([1, 2, 3], [1, 2, 4, 5]) == 2
+    assert session.common_prefix([], [1]) == 0
+    assert session.common_prefix([1, 2], [1, 2, 3]) == 2
