@@ -50,6 +50,11 @@ def test_the_app_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     assert "Timings(" in capsys.readouterr().out
 
 
+def test_the_examples_of_the_runtime_run(tmp_path, monkeypatch, capsys):
+    TinyBundle().write(tmp_path / "wiola-120m-int8")
+    assert run_examples("runtime/README.md", TinyBundle(), tmp_path, monkeypatch) == 2
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_leads_to_a_file(document):
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text(encoding="utf-8"))
