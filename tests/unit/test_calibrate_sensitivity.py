@@ -106,6 +106,16 @@ def test_candidates_fill_rows_and_have_the_asked_bits_or_eight():
     assert candidates(make_policy(Quantization(precision="fp32"), "cpu"), "matrix", (8, 96)) == ()
 
 
+def test_rows_that_no_block_fills_are_padded_by_the_least():
+    """A table's rows lie beside each other, so there it cannot be."""
+    policy = make_policy(Quantization(precision="int4"), "cpu")
+
+    forms = candidates(policy, "matrix", (8, 129))
+
+    assert {(form.bits, form.block_size) for form in forms} == {(4, 16), (8, 16)}
+    assert candidates(policy, "embedding", (8, 129)) == []
+
+
 def test_matrices_of_short_rows_have_no_candidates():
     policy = make_policy(Quantization(precision="int4"), "cpu")
 

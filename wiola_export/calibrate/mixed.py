@@ -106,8 +106,8 @@ def sample_of(windows: NDArray[np.int64]) -> NDArray[np.int64]:
 def candidates(policy: Policy, role: Role, shape: tuple[int, ...]) -> Sequence[Blocks]:
     """Return the forms in blocks that a tensor may take: from the policy's bits up to 8.
 
-    Blocks that do not fill a row are left out: they would be padded. Matrices of short rows stay
-    in floating point.
+    Blocks that do not fill a row are left out: they would be padded. Where none does, the finest
+    of a matrix are padded. Matrices of short rows stay in floating point.
     """
     if len(shape) != MATRIX_AXES or not isinstance(policy.matrices, Blocks):
         return ()
@@ -115,11 +115,13 @@ def candidates(policy: Policy, role: Role, shape: tuple[int, ...]) -> Sequence[B
         return ()
     fewest = policy.lookup_bits if role == "embedding" else 4
     widths = sorted({max(policy.matrices.bits, fewest), 8})
+    sizes = [size for size in BLOCK_SIZES if shape[1] % size == 0]
+    if role == "matrix" and not sizes:
+        sizes = [min(BLOCK_SIZES)]
     return [
         dataclasses.replace(policy.matrices, bits=bits, block_size=size)
         for bits in widths
-        for size in BLOCK_SIZES
-        if shape[1] % size == 0
+        for size in sizes
     ]
 
 
