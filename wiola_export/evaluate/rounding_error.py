@@ -12,8 +12,8 @@ from wiola_runtime.manifest import Manifest, QuantizedTensor
 
 CHUNK_WEIGHTS = 1 << 20
 # Far beyond what rounding to so many bits can do to a matrix, and far below what scaling its rows
-# or columns does.
-LARGEST_ERRORS = {4: 0.05, 8: 0.005, 16: 1e-5, 32: 1e-10}
+# or columns does. Where features are alike, GPTQ has moved 4-bit weights by 0.05.
+LARGEST_ERRORS = {4: 0.15, 8: 0.005, 16: 1e-5, 32: 1e-10}
 
 
 def measure_errors(
