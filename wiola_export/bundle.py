@@ -16,6 +16,7 @@ from wiola_export.source import Model
 from wiola_runtime.manifest import (
     FILE_NAME,
     FORMAT_VERSION,
+    ChatSpec,
     DType,
     FileSpec,
     GraphSpec,
@@ -77,6 +78,7 @@ def describe(
         outputs=(logits, *outputs),
         states=states,
         tokens=token_spec(model),
+        chat=chat_spec(model),
         generation_defaults=dict(model.tokenizer.generation_defaults),
         graph=_graph(graph),
         quantization=quantization_spec(options, stored),
@@ -175,3 +177,22 @@ def _file(path: Path) -> FileSpec:
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     return FileSpec(size_bytes=path.stat().st_size, sha256=sha256)
+
+
+def chat_spec(model: Model) -> ChatSpec | None:
+    """Say how conversations are written: by template, or as the family documents it.
+
+    None where there is no template and the tokenizer lacks the tokens of the documented format.
+    """
+    files, family = model.tokenizer, model.family
+    if files.chat_template is not None:
+        return ChatSpec(template=files.chat_template, roles={}, turn_end=None)
+    roles = {
+        role: token
+        for role, token in family.chat_roles.items()
+        if files.token_id(token) is not None
+    }
+    ends = family.turn_end is not None and files.token_id(family.turn_end) is not None
+    if not ends or not {"user", "assistant"} <= roles.keys():
+        return None
+    return ChatSpec(template=None, roles=roles, turn_end=family.turn_end)

@@ -9,10 +9,12 @@ print(model.generate("It is a truth", max_new_tokens=64).text)
 """
 
 from wiola_runtime.cancel import Cancellation, Cancelled
+from wiola_runtime.clock import Timings
 from wiola_runtime.config import GenerationConfig
 from wiola_runtime.errors import (
     BundleError,
     CapacityError,
+    ChatError,
     DeviceError,
     GenerationError,
     SelfTestError,
@@ -21,7 +23,7 @@ from wiola_runtime.errors import (
 )
 from wiola_runtime.manifest import Manifest
 from wiola_runtime.model import Model, load
-from wiola_runtime.reply import Piece, Result, Timings, TokenLogprobs
+from wiola_runtime.reply import Piece, Result, TokenLogprobs
 from wiola_runtime.self_test import SelfTestReport
 from wiola_runtime.session import Session
 from wiola_runtime.text import Tokenizer
@@ -31,6 +33,7 @@ __all__ = [
     "Cancellation",
     "Cancelled",
     "CapacityError",
+    "ChatError",
     "DeviceError",
     "GenerationConfig",
     "GenerationError",

@@ -13,9 +13,9 @@ async def pieces(
 ) -> AsyncIterator[Piece]:
     """Yield the pieces of a stream; leaving early cancels it, and waits until it has ended."""
     loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue()
+    queue: asyncio.Queue[Piece | None] = asyncio.Queue()
 
-    def put(item: Piece | BaseException | None) -> None:
+    def put(item: Piece | None) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is gone, and so is the reader
             loop.call_soon_threadsafe(queue.put_nowait, item)
 
@@ -24,17 +24,13 @@ async def pieces(
             with contextlib.closing(stream):
                 for piece in stream:
                     put(piece)
-        except BaseException as error:  # noqa: BLE001  raised again where the reader waits
-            put(error)
-        else:
+        finally:
             put(None)
 
     running = loop.run_in_executor(None, work)
     try:
         while (item := await queue.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
             yield item
     finally:
         cancel.cancel()
-        await asyncio.shield(running)
+        await asyncio.shield(running)  # raises what the work has raised

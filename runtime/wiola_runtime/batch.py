@@ -98,8 +98,8 @@ class _Together:
     def results(self) -> list[Result]:
         """Return what came of every prompt."""
         found = []
-        for reply, clock, ids in zip(self._replies, self._clocks, self._texts, strict=True):
-            result = reply.finish(clock.timings(len(ids))).result
+        for reply, clock in zip(self._replies, self._clocks, strict=True):
+            result = reply.finish(clock).result
             assert result is not None, "finish gives it"
             found.append(result)
         return found

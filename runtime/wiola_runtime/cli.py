@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import cast
 
 from wiola_runtime.config import GenerationChanges
-from wiola_runtime.errors import WiolaRuntimeError
+from wiola_runtime.errors import GenerationError, WiolaRuntimeError
 from wiola_runtime.model import Model, load
 from wiola_runtime.reply import Piece, Result
+from wiola_runtime.terminal import Terminal
 
 DONE, USER_CAN_FIX_IT, INTERRUPTED = 0, 2, 130
 # What is not given is as the bundle's generation_config says, or else as the runtime does.
@@ -66,8 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="wiola-run", description=__doc__)
     parser.add_argument("bundle", type=Path, help="folder that wiola-export wrote")
-    action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--prompt", metavar="TEXT", help="text to continue; - reads stdin")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument(
+        "--prompt", metavar="TEXT", help="text to continue; - reads stdin; without it, a chat"
+    )
     action.add_argument(
         "--self-test", action="store_true", help="compare this machine with the exporting one"
     )
@@ -96,11 +99,19 @@ def _version() -> str:
 def _run(model: Model, arguments: argparse.Namespace) -> None:
     if arguments.self_test:
         report = model.self_test()
+        if arguments.json:
+            print(json.dumps(dataclasses.asdict(report), indent=2, sort_keys=True))
         report.require()
-        print(f"self-test passed: logits differ by at most {report.max_abs_difference:.3g}")
+        if not arguments.json:
+            print(f"self-test passed: logits differ by at most {report.max_abs_difference:.3g}")
         return
     if model.manifest.weights == "random":
         print(RANDOM_WEIGHTS, file=sys.stderr)
+    if arguments.prompt is None:
+        if arguments.json:
+            raise GenerationError("--json needs --prompt or --self-test; a chat has no result")
+        Terminal(model, _changes(arguments)).run()
+        return
     prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
     for piece in model.stream(prompt, **_changes(arguments)):
         _show(piece, model, as_json=arguments.json)
@@ -135,3 +146,7 @@ def _statistics(result: Result, load_seconds: float) -> str:
         f"{timings.decode_tokens_per_second:.1f} per second; "
         f"ended by {result.finish_reason}{seed}]"
     )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

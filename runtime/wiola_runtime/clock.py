@@ -1,9 +1,26 @@
 """Measure where the time of a reply goes."""
 
+import dataclasses
 import time
 from collections.abc import Iterator
 
-from wiola_runtime.reply import Timings
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Where the time of a reply went; a slow reader of the stream does not count.
+
+    Attributes:
+        prefill_seconds: The prompt's pass and the choice of the first token.
+        first_token_seconds: The same and the allocation of the state.
+        decode_seconds: All later tokens.
+        prefill_tokens_per_second: Tokens of the prompt that were not there already.
+    """
+
+    prefill_seconds: float
+    first_token_seconds: float
+    decode_seconds: float
+    prefill_tokens_per_second: float
+    decode_tokens_per_second: float
 
 
 class Clock:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from wiola_runtime.chat import Chat
 from wiola_runtime.config import GenerationChanges, GenerationConfig
 from wiola_runtime.errors import CapacityError, GenerationError, WiolaRuntimeError
 from wiola_runtime.graph import Graph
@@ -21,6 +22,7 @@ class Engine:
         self._graph: Graph | None = graph
         self.manifest = manifest
         self.tokenizer = tokenizer
+        self._chat: Chat | None = None
         self.defaults = GenerationConfig.from_defaults(manifest.generation_defaults)
 
     @property
@@ -33,6 +35,17 @@ class Engine:
         if self._graph is None:
             raise WiolaRuntimeError(f"model {self.manifest.name} is closed; load it again")
         return self._graph
+
+    @property
+    def chat(self) -> Chat:
+        """The bundle's chat format.
+
+        Raises:
+            ChatError: It has none, or one that needs what is not installed.
+        """
+        if self._chat is None:
+            self._chat = Chat(self.manifest, self.tokenizer)
+        return self._chat
 
     def close(self) -> None:
         """Release the graph and its files; a second call does nothing."""

@@ -2,6 +2,7 @@
 
 WiolaRuntimeError
 ├── BundleError       the folder on disk is missing, damaged, foreign or too new
+├── ChatError         the bundle has no chat format, or it refuses the conversation
 ├── CapacityError     the prompt plus the reply does not fit the exported context
 ├── DeviceError       the device or a sound ONNX Runtime is not there
 ├── GenerationError   an argument of a generation call is out of its range
@@ -16,6 +17,10 @@ class WiolaRuntimeError(Exception):
 
 class BundleError(WiolaRuntimeError):
     """The bundle cannot be run as it lies on disk."""
+
+
+class ChatError(WiolaRuntimeError):
+    """Messages cannot be turned into this bundle's chat format."""
 
 
 class CapacityError(WiolaRuntimeError):

@@ -82,17 +82,10 @@ def generate_guessing(
 ) -> Iterator[int]:
     """Yield the same token ids, several a pass where guesses are right.
 
-    Every token is picked from the model's own logits; a guess only decides whether the logits
-    that follow it are there already. So greedy replies are the same, and drawn ones have the
-    same distribution; with the same seed they are the same draws.
-
-    Args:
-        model: Holds a part of the text, from its beginning.
-        lookup: Holds the whole text.
-        pick: Called once a token, in order.
-        max_new_tokens: Budget.
-        most: Guesses of one pass.
-        tally: Counts.
+    Every token is picked from the model's own logits, in order; a guess only decides whether the
+    logits that follow it are there already. So replies are the same, drawn ones with the same seed.
+    `model` holds a part of the text, from its beginning, `lookup` the whole; at most `most` tokens
+    are guessed in one pass.
     """
     left = max_new_tokens
     while left > 0:

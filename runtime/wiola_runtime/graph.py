@@ -1,23 +1,20 @@
-"""One opened graph; the only module that knows ONNX Runtime.
+"""One opened graph: new tokens and a state go in, logits and the next state come out.
 
 Axes: B batch row, T new positions of a call, R positions that return logits, V vocabulary,
 C cache capacity, P tokens already cached.
 """
 
-import contextlib
-import dataclasses
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wiola_runtime import devices
-from wiola_runtime.errors import BundleError, CapacityError, DeviceError
+from wiola_runtime.errors import CapacityError
 from wiola_runtime.manifest import Manifest, StateSpec
+from wiola_runtime.opening import GraphOptions, check_names, import_onnxruntime, open_session
 from wiola_runtime.state import (
     DTYPES,
     Buffer,
@@ -34,40 +31,6 @@ from wiola_runtime.state import (
 if TYPE_CHECKING:
     import onnxruntime
 
-FATAL = 4
-GRAPH_ERRORS = (
-    "Fail",
-    "InvalidArgument",
-    "InvalidGraph",
-    "InvalidProtobuf",
-    "NoSuchFile",
-    "NotImplemented",
-    "RuntimeException",
-)
-
-
-MAX_THREADS = 1024  # beyond any machine that runs such a model; ONNX Runtime would start them all
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class GraphOptions:
-    """Where and how wide the graph runs.
-
-    Attributes:
-        threads: Threads of one matrix product; None counts the physical cores.
-        allow_spinning: Whether idle threads poll for work: faster alone, costly beside others.
-    """
-
-    device: devices.Device = "cpu"
-    threads: int | None = None
-    allow_spinning: bool = False
-
-    def __post_init__(self) -> None:
-        if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
-            raise DeviceError(
-                f"threads is {self.threads}; expected 1 to {MAX_THREADS}, or None to choose"
-            )
-
 
 class Graph:
     """A graph that turns new tokens and a state into logits and the next state."""
@@ -83,10 +46,10 @@ class Graph:
         self._ort = import_onnxruntime()
         self._manifest = manifest
         devices.check_version(self._ort.__version__, manifest)
-        self._session = _open(self._ort, folder / manifest.graph.file, manifest, options)
+        self._session = open_session(self._ort, folder / manifest.graph.file, manifest, options)
         self.provider = cast("str", self._session.get_providers()[0])
         self.device = "cuda" if self.provider == devices.CUDA_PROVIDER else "cpu"
-        _check_names(self._session, manifest)
+        check_names(self._session, manifest)
         self._names = tuple(
             manifest.input_with(role).name
             for role in ("token_ids", "past_lengths", "output_positions")
@@ -306,80 +269,3 @@ class Graph:
 
     def _host(self, array: NDArray[Any]) -> "onnxruntime.OrtValue":
         return self._ort.OrtValue.ortvalue_from_numpy(array)
-
-
-def import_onnxruntime() -> ModuleType:
-    """Import ONNX Runtime when the first bundle is opened.
-
-    Raises:
-        DeviceError: No build, or more than one, is installed.
-    """
-    devices.check_flavours()
-    try:
-        import onnxruntime as ort  # noqa: PLC0415 - its absence must become an instruction
-    except ModuleNotFoundError as error:
-        if error.name != "onnxruntime":
-            raise
-        raise DeviceError(f"onnxruntime is not installed; {devices.INSTALL_HINT}") from error
-    return cast("ModuleType", ort)
-
-
-def _open(
-    ort: ModuleType, path: Path, manifest: Manifest, options: GraphOptions
-) -> "onnxruntime.InferenceSession":
-    provider = devices.choose_provider(options.device, manifest, ort.get_available_providers())
-    session = _create(ort, path, provider, options)
-    found = session.get_providers()
-    if provider in found[:1]:
-        return session
-    obstacle = f"ONNX Runtime fell back to {', '.join(found)}; check the CUDA and cuDNN libraries"
-    if options.device == "cuda":
-        raise DeviceError(f"device 'cuda' cannot be had: {obstacle}")
-    devices.warn_cpu_instead(obstacle)
-    return session
-
-
-def _create(
-    ort: ModuleType, path: Path, provider: str, options: GraphOptions
-) -> "onnxruntime.InferenceSession":
-    providers = list(dict.fromkeys((provider, devices.CPU_PROVIDER)))
-    if provider == devices.CUDA_PROVIDER and hasattr(ort, "preload_dlls"):
-        # It reports what it misses with print, which would land in the reply of `wiola-run`.
-        with contextlib.redirect_stdout(sys.stderr):
-            ort.preload_dlls()
-    native = ort.capi.onnxruntime_pybind11_state
-    try:
-        return ort.InferenceSession(
-            path, _native_options(ort, options), providers=providers, enable_fallback=0
-        )
-    except tuple(getattr(native, name) for name in GRAPH_ERRORS) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise BundleError(f"onnxruntime {ort.__version__} refuses {path}: {reason}") from error
-
-
-def _native_options(ort: ModuleType, options: GraphOptions) -> "onnxruntime.SessionOptions":
-    native = ort.SessionOptions()
-    native.intra_op_num_threads = options.threads or devices.default_threads()
-    native.inter_op_num_threads = 1
-    native.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    native.log_severity_level = FATAL
-    spin = "1" if options.allow_spinning else "0"
-    native.add_session_config_entry("session.intra_op.allow_spinning", spin)
-    # Where a processor adds products of 8-bit numbers in 16 bits (AVX2 without VNNI), sums would
-    # saturate silently; the processor's exact kernels are taken there.
-    native.add_session_config_entry("session.x64quantprecision", "1")
-    return native
-
-
-def _check_names(session: "onnxruntime.InferenceSession", manifest: Manifest) -> None:
-    pairs = (
-        ("inputs", session.get_inputs(), manifest.inputs),
-        ("outputs", session.get_outputs(), manifest.outputs),
-    )
-    for what, found, expected in pairs:
-        difference = {one.name for one in found} ^ {one.name for one in expected}
-        if difference:
-            raise BundleError(
-                f"graph and manifest of {manifest.name} disagree on the {what} "
-                f"{', '.join(sorted(difference))}; export again"
-            )

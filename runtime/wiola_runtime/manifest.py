@@ -75,6 +75,22 @@ class TokenSpec:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ChatSpec:
+    """How messages are written for a model that was trained on conversations.
+
+    Attributes:
+        template: Jinja source of the checkpoint's template; None where the format is the documented
+            one: token of the role, content, `turn_end`, a space between each.
+        roles: Token that begins a turn, by role; empty with a template.
+        turn_end: Token that ends a turn; None with a template.
+    """
+
+    template: str | None
+    roles: Mapping[str, str]
+    turn_end: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GraphSpec:
     """The graph file and what a host needs to open it."""
 
@@ -186,6 +202,7 @@ class Manifest:
         weights: `random` means that the bundle measures size and speed and says nothing.
         cache: `shared` binds past and present to one buffer of capacity C; `growing` returns a
             larger tensor at each call, all rows having one length.
+        chat: How conversations are written; None where the model knows none.
         generation_defaults: Numbers from the checkpoint's generation_config.
         files: Every other file of the bundle by its bare name.
         producer: Package versions that wrote the bundle.
@@ -205,6 +222,7 @@ class Manifest:
     outputs: tuple[TensorSpec, ...]
     states: tuple[StateSpec, ...]
     tokens: TokenSpec
+    chat: ChatSpec | None
     generation_defaults: Mapping[str, float]
     graph: GraphSpec
     quantization: QuantizationSpec

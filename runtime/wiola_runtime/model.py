@@ -4,7 +4,7 @@ Axes: B batch row, T positions, V vocabulary.
 """
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack, cast, overload
@@ -15,13 +15,15 @@ from numpy.typing import ArrayLike, NDArray
 from wiola_runtime import self_test
 from wiola_runtime.batch import Prompts, generate_together, is_several
 from wiola_runtime.cancel import Cancellation
+from wiola_runtime.chat import Message
 from wiola_runtime.config import GenerationChanges, GenerationConfig
 from wiola_runtime.devices import Device
 from wiola_runtime.engine import Engine
 from wiola_runtime.errors import GenerationError, SelfTestError
 from wiola_runtime.generate import generate
-from wiola_runtime.graph import Graph, GraphOptions
+from wiola_runtime.graph import Graph
 from wiola_runtime.manifest import Manifest
+from wiola_runtime.opening import GraphOptions
 from wiola_runtime.reply import Piece, Result
 from wiola_runtime.row import Row
 from wiola_runtime.sampling import sampler
@@ -152,6 +154,24 @@ class Model:
             cast("Content", prompt), config, cancel=cancel, on_text=on_text, **changes
         )
 
+    def chat(
+        self,
+        messages: Sequence[Message],
+        config: GenerationConfig | None = None,
+        *,
+        cancel: Cancellation | None = None,
+        on_text: Callable[[str], object] | None = None,
+        **changes: Unpack[GenerationChanges],
+    ) -> Result:
+        """Answer a conversation; see `Session.stream_chat`.
+
+        Raises:
+            ChatError: The bundle has no chat format, or it refuses these messages.
+            CapacityError: They leave no room for an answer.
+        """
+        session = self.session()
+        return session.chat(messages, config, cancel=cancel, on_text=on_text, **changes)
+
     def stream(
         self,
         prompt: Content,
@@ -174,6 +194,14 @@ class Model:
     ) -> AsyncIterator[Piece]:
         """Do what `stream` does on a thread of its own; leaving the loop ends the work."""
         return self.session().astream(prompt, config, **changes)
+
+    def chat_ids(self, messages: Sequence[Message], *, replies: bool = True) -> list[int]:
+        """Return a conversation as token ids, the assistant's turn begun at the end.
+
+        Raises:
+            ChatError: The bundle has no chat format, or it refuses these messages.
+        """
+        return self._engine.chat.ids(messages, replies=replies)
 
     def logits(self, token_ids: ArrayLike) -> NDArray[np.float32]:
         """Return the logits after every token: (T, V) for ids (T,), (B, T, V) for ids (B, T).

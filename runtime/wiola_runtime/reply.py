@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from wiola_runtime.clock import Clock, Timings
 from wiola_runtime.config import GenerationConfig
 from wiola_runtime.engine import Engine
 from wiola_runtime.generate import Guesses, Logits, Pick
@@ -13,24 +14,6 @@ from wiola_runtime.sampling import log_probabilities, sampler
 from wiola_runtime.text import StopFilter, StreamDecoder
 
 FinishReason = Literal["eos", "stop", "length", "context", "cancelled"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Timings:
-    """Where the time of a reply went; a slow reader of the stream does not count.
-
-    Attributes:
-        prefill_seconds: The prompt's pass and the choice of the first token.
-        first_token_seconds: The same and the allocation of the state.
-        decode_seconds: All later tokens.
-        prefill_tokens_per_second: Tokens of the prompt that were not there already.
-    """
-
-    prefill_seconds: float
-    first_token_seconds: float
-    decode_seconds: float
-    prefill_tokens_per_second: float
-    decode_tokens_per_second: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,8 +86,9 @@ class Reply:
         reused_tokens: int = 0,
     ) -> None:
         self._engine = engine
-        self._config = config
-        self._prompt_tokens, self._reused_tokens = len(prompt_ids), reused_tokens
+        self.config = config
+        self.prompt_ids = prompt_ids
+        self._reused_tokens = reused_tokens
         # A special token has no text in a reply, so as a stop string it is looked for by its id.
         special = {text: engine.tokenizer.special_id(text) for text in config.stop}
         self._stops = StopFilter([text for text, found in special.items() if found is None])
@@ -124,7 +108,7 @@ class Reply:
     @property
     def pick(self) -> Pick:
         """What chooses the next token of this reply from logits (V,)."""
-        return self._choose if self._config.logprobs is None else self._pick_and_tell
+        return self._choose if self.config.logprobs is None else self._pick_and_tell
 
     def add(self, token_id: int) -> str:
         """Take the next token; return the text that is certain now. See `ended_by`."""
@@ -140,22 +124,22 @@ class Reply:
             self.ended_by = self._spent
         return text
 
-    def finish(self, timings: Timings) -> Piece:
+    def finish(self, clock: Clock) -> Piece:
         """Return what was held back, and the result."""
         tail = self._stops.push(self._decoder.flush()) + self._stops.flush()
         self._texts.append(tail)
-        config, graph = self._config, self._engine.graph
+        config, graph = self.config, self._engine.graph
         told = tuple(self._logprobs[: len(self.token_ids)])
         result = Result(
             text="".join(self._texts),
             token_ids=tuple(self.token_ids),
             finish_reason="stop" if self._stops.stopped else self.ended_by or self._spent,
-            prompt_tokens=self._prompt_tokens,
+            prompt_tokens=len(self.prompt_ids),
             reused_tokens=self._reused_tokens,
             seed=config.seed,
             device=graph.device,
             provider=graph.provider,
-            timings=timings,
+            timings=clock.timings(len(self.prompt_ids) - self._reused_tokens),
             logprobs=None if config.logprobs is None else told,
             guesses=self.guesses,
         )
@@ -163,14 +147,14 @@ class Reply:
 
     def _ending(self, token_id: int) -> FinishReason | None:
         ends = token_id in self._engine.manifest.tokens.eos_ids
-        if ends and not self._config.ignore_eos:
+        if ends and not self.config.ignore_eos:
             return "eos"
         return "stop" if token_id in self._stop_ids else None
 
     def _pick_and_tell(self, logits: Logits) -> int:
         token_id = self._choose(logits)
         scores = log_probabilities(logits)
-        count = min(self._config.logprobs or 0, scores.size)
+        count = min(self.config.logprobs or 0, scores.size)
         best = np.argsort(-scores, kind="stable")[:count]
         top = tuple((int(i), float(scores[i])) for i in best)
         self._logprobs.append(TokenLogprobs(token_id, float(scores[token_id]), top))

@@ -57,6 +57,12 @@ class Row:
         """How many tokens the state holds."""
         return len(self.token_ids)
 
+    def shares(self, token_ids: Sequence[int]) -> int:
+        """Return how many tokens a text has in common with this one from the beginning."""
+        pairs = enumerate(zip(self.token_ids, token_ids, strict=False))
+        shorter = min(self.length, len(token_ids))
+        return next((i for i, (mine, other) in pairs if mine != other), shorter)
+
     def step(self, token_ids: Sequence[int], before: Callable[[], None] = carry_on) -> Logits:
         """Feed token ids, return the last logits (V,), which the next step overwrites.
 

@@ -8,14 +8,13 @@ from typing import Literal, Self, Unpack
 
 from wiola_runtime import asynchronous, saved
 from wiola_runtime.cancel import Cancellation, Cancelled
-from wiola_runtime.clock import Clock
+from wiola_runtime.chat import Message
 from wiola_runtime.config import GenerationChanges, GenerationConfig
 from wiola_runtime.engine import Engine
 from wiola_runtime.errors import CapacityError, GenerationError, SessionError
-from wiola_runtime.generate import Guesses, generate, generate_guessing
-from wiola_runtime.lookup import PromptLookup
 from wiola_runtime.reply import Piece, Reply, Result
 from wiola_runtime.row import Row, Watched
+from wiola_runtime.write import write
 
 Overflow = Literal["error", "truncate"]
 Content = str | Sequence[int]
@@ -26,7 +25,8 @@ class Session:
     """One conversation.
 
     What is appended is computed when a reply needs it, and never twice: a session that was
-    rewound, forked, restored or cancelled goes on as a new one with the same text would.
+    rewound, forked, restored or cancelled goes on as a new one with the same text would. A session
+    belongs to one thread at a time: a call while it is in use is a SessionError.
 
     Args:
         engine: What the bundle's replies share.
@@ -70,7 +70,6 @@ class Session:
         Raises:
             CapacityError: No room for a reply would be left; nothing was added.
             GenerationError: It is no text, or no ids of the vocabulary.
-            SessionError: The session is in use.
         """
         with self._held():
             self._append(content)
@@ -81,20 +80,18 @@ class Session:
         Raises:
             CapacityError: No room for a reply would be left; nothing was changed.
             GenerationError: It is no text, or no ids of the vocabulary.
-            SessionError: The session is in use.
         """
         with self._held():
             ids = self._engine.ids_of(content, begins=True)
             self._engine.require_room(len(ids))
             self._ids, self._turns = ids, [0]
-            return 0 if self._row is None else common_prefix(self._row.token_ids, ids)
+            return 0 if self._row is None else self._row.shares(ids)
 
     def rewind(self, n_tokens: int) -> None:
         """Go back to the first `n_tokens` tokens of the text.
 
         Raises:
             GenerationError: There are not so many.
-            SessionError: The session is in use.
         """
         with self._held():
             if not 0 <= n_tokens <= len(self._ids):
@@ -105,11 +102,7 @@ class Session:
             self._turns = [start for start in self._turns if start < n_tokens]
 
     def fork(self) -> "Session":
-        """Return another session with the same text, which goes its own way.
-
-        Raises:
-            SessionError: The session is in use.
-        """
+        """Return another session with the same text, which goes its own way."""
         with self._held():
             other = Session(self._engine, self._overflow)
             other._ids, other._turns = list(self._ids), list(self._turns)
@@ -117,11 +110,7 @@ class Session:
             return other
 
     def save(self, path: str | Path) -> None:
-        """Write text and state to a file, whole or not at all; see `Model.restore`.
-
-        Raises:
-            SessionError: The session is in use.
-        """
+        """Write text and state to a file, whole or not at all; see `Model.restore`."""
         with self._held():
             row = self._row
             saved.write(
@@ -206,6 +195,40 @@ class Session:
             Reply(self._engine, self._ids, chosen)  # refuses what it cannot be made with
         return self._pieces(chosen, cancel or Cancellation())
 
+    def chat(
+        self,
+        messages: Sequence[Message],
+        config: GenerationConfig | None = None,
+        *,
+        cancel: Cancellation | None = None,
+        on_text: Callable[[str], object] | None = None,
+        **changes: Unpack[GenerationChanges],
+    ) -> Result:
+        """Answer a conversation; see `stream_chat`, and `generate` for the arguments."""
+        self._take(messages)
+        return self.generate(None, config, cancel=cancel, on_text=on_text, **changes)
+
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        config: GenerationConfig | None = None,
+        *,
+        cancel: Cancellation | None = None,
+        **changes: Unpack[GenerationChanges],
+    ) -> Pieces:
+        """Make a whole conversation the text of the session, and answer it piece by piece.
+
+        What its beginning has in common with the text so far is not computed again. Messages have
+        `role` (system, user, assistant) and `content`, in which nothing is a control token.
+
+        Raises:
+            ChatError: The bundle has no chat format, or it refuses these messages.
+            CapacityError: They leave no room for an answer. Where the session truncates, the oldest
+                messages are left out first, but for the system's.
+        """
+        self._take(messages)
+        return self.stream(None, config, cancel=cancel, **changes)
+
     def astream(
         self,
         content: Content | None = None,
@@ -215,6 +238,12 @@ class Session:
         """Do what `stream` does on a thread of its own; leaving the loop cancels it."""
         cancel = Cancellation()
         return asynchronous.pieces(self.stream(content, config, cancel=cancel, **changes), cancel)
+
+    def _take(self, messages: Sequence[Message]) -> None:
+        """Make a conversation the text, its oldest messages left out if it must be."""
+        chat, context = self._engine.chat, self._engine.manifest.context_length
+        truncates = self._overflow == "truncate"
+        self.replace(chat.fitting_ids(messages, context) if truncates else chat.ids(messages))
 
     def _append(self, content: Content) -> None:
         ids = self._engine.ids_of(content, begins=not self._ids)
@@ -241,43 +270,19 @@ class Session:
 
     def _pieces(self, config: GenerationConfig, cancel: Cancellation) -> Pieces:
         with self._held():
-            clock = Clock()
             row, reused = self._aligned()
             prompt = list(self._ids)
             reply = Reply(self._engine, prompt, config, reused)
-            watched = Watched(row, cancel.check)
-            try:
-                for token_id in clock.timed(self._tokens(watched, reply, config)):
-                    text = reply.add(token_id)
-                    self._ids = prompt + reply.token_ids
-                    if text:
-                        yield Piece(text=text)
-                    if reply.ended_by is not None:
-                        break
-            except Cancelled:
-                reply.ended_by = "cancelled"
-            yield reply.finish(clock.timings(len(prompt) - reused))
-
-    def _tokens(self, row: Watched, reply: Reply, config: GenerationConfig) -> Iterator[int]:
-        """Return the loop that makes the tokens of a reply."""
-        if not config.draft_tokens:
-            pending = self._ids[row.length :]
-            return generate(row, pending, pick=reply.pick, max_new_tokens=reply.budget)
-        reply.guesses = Guesses()
-        return generate_guessing(
-            row,
-            PromptLookup(self._ids),
-            pick=reply.pick,
-            max_new_tokens=reply.budget,
-            most=config.draft_tokens,
-            tally=reply.guesses,
-        )
+            for piece in write(reply, Watched(row, cancel.check)):
+                self._ids = prompt + reply.token_ids
+                yield piece
+            self._ids = prompt + reply.token_ids
 
     def _aligned(self) -> tuple[Row, int]:
         """Return the row, and how much of the text it holds: all but one token at most."""
         if self._row is None:
             self._row = Row(self._engine.graph)
-        shared = common_prefix(self._row.token_ids, self._ids)
+        shared = self._row.shares(self._ids)
         return self._row, self._row.rewind(min(shared, len(self._ids) - 1))
 
     @contextlib.contextmanager
@@ -291,9 +296,3 @@ class Session:
             yield
         finally:
             self._lock.release()
-
-
-def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many tokens two texts have in common from their beginning."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))

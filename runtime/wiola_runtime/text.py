@@ -30,6 +30,7 @@ class Tokenizer:
             for number, token in native.get_added_tokens_decoder().items()
             if token.special
         }
+        self._plain: tokenizers.Tokenizer | None = None
 
     @classmethod
     def read(cls, path: Path, tokens: TokenSpec) -> Self:
@@ -65,6 +66,22 @@ class Tokenizer:
         if self._tokens.adds_bos and ids[:2] == [bos, bos]:
             del ids[0]
         return ids
+
+    def encode_plain(self, text: str) -> list[int]:
+        """Return the token ids of a text in which special tokens are letters as any others."""
+        if self._plain is None:
+            self._plain = tokenizers.Tokenizer.from_str(self._native.to_str())
+            self._plain.encode_special_tokens = True
+        return list(self._plain.encode(text, add_special_tokens=False).ids)
+
+    @property
+    def special_tokens(self) -> tuple[str, ...]:
+        """The texts of all special tokens."""
+        return tuple(self._special)
+
+    def token_text(self, token_id: int | None) -> str:
+        """Return what a token is written as, special or not; nothing for None."""
+        return "" if token_id is None else str(self._native.id_to_token(token_id) or "")
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of token ids; special tokens have none."""

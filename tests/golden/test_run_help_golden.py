@@ -15,5 +15,5 @@ def test_run_help(golden, capsys, monkeypatch):
     # Where the usage above is wrapped depends on the version of Python.
     usage, blank, listed = capsys.readouterr().out.partition("\n\n")
     assert (leaving.value.code, blank) == (0, "\n\n")
-    assert usage.startswith("usage: wiola-run [-h] (--prompt TEXT | --self-test)")
+    assert usage.startswith("usage: wiola-run [-h] [--prompt TEXT | --self-test]")
     golden("help_run.txt", listed)

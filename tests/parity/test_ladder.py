@@ -16,7 +16,8 @@ from support.graphs import GraphRunner, distance
 import wiola_runtime as wr
 from wiola_export.families.layerwise import LayerwiseExecutor
 from wiola_export.options import Quantization
-from wiola_runtime.graph import Graph, GraphOptions
+from wiola_runtime.graph import Graph
+from wiola_runtime.opening import GraphOptions
 from wiola_runtime.row import Row
 from wiola_runtime.scoring import score
 

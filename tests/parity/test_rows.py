@@ -12,8 +12,9 @@ from support import oracles
 from support.graphs import GraphRunner, distance
 
 from wiola_export.options import Quantization
-from wiola_runtime.graph import Graph, GraphOptions
+from wiola_runtime.graph import Graph
 from wiola_runtime.manifest import Manifest
+from wiola_runtime.opening import GraphOptions
 from wiola_runtime.row import Row
 
 CASES = ("gqa3", "nano_like", "moment_odd")

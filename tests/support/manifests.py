@@ -230,6 +230,7 @@ def manifest(matrices=MATRICES, **changes):
         outputs=(),
         states=(),
         tokens=contract.TokenSpec(bos_id=1, adds_bos=False, eos_ids=(2,), pad_id=0),
+        chat=None,
         generation_defaults={},
         graph=contract.GraphSpec(
             file="model.onnx", opset=21, domains=("",), minimum_onnxruntime="1.23"

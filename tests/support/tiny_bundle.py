@@ -119,6 +119,7 @@ class TinyBundle:
     eos_ids: tuple[int, ...] = ()
     bos_id: int | None = 1
     weights: contract.Weights = "trained"
+    chat: contract.ChatSpec | None = None
 
     def write(self, folder: Path) -> Path:
         """Write the bundle into a new folder."""
@@ -228,6 +229,7 @@ class TinyBundle:
             tokens=contract.TokenSpec(
                 bos_id=self.bos_id, adds_bos=False, eos_ids=self.eos_ids, pad_id=0
             ),
+            chat=self.chat,
             generation_defaults={},
             graph=contract.GraphSpec(
                 file="model.onnx",

@@ -1,15 +1,16 @@
 """What a manifest says about the host that it needs, and how its weights came about."""
 
+import shutil
 import tomllib
 from pathlib import Path
 
 import pytest
 from support import oracles
 
-from wiola_export.bundle import OLDEST_ONNXRUNTIME, bundle_name, quantization_spec
+from wiola_export.bundle import OLDEST_ONNXRUNTIME, bundle_name, chat_spec, quantization_spec
 from wiola_export.options import ExportOptions, Quantization, Source
-from wiola_export.source import find_model
-from wiola_runtime.manifest import Manifest
+from wiola_export.source import demo_folder, find_model
+from wiola_runtime.manifest import ChatSpec, Manifest
 
 INT8, INT4 = Quantization(precision="int8"), Quantization(precision="int4")
 DYNAMIC = Quantization(precision="int8", scheme="dynamic")
@@ -71,10 +72,32 @@ def test_a_manifest_says_how_weights_and_activations_were_rounded(
     assert (found.method, found.smoothing, found.calibrator) == (method, smoothing, calibrator)
 
 
+def test_a_documented_chat_format_is_that_of_the_family_whose_tokens_are_there():
+    found = chat_spec(find_model(Source(variant="demo")))
+
+    assert found == ChatSpec(
+        template=None,
+        roles={"system": "<|system|>", "user": "<|user|>", "assistant": "<|assistant|>"},
+        turn_end="<|end|>",
+    )
+    assert chat_spec(find_model(Source(variant="demo-gsa"))) is None
+
+
+def test_a_chat_template_of_the_checkpoint_comes_first(tmp_path):
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(demo_folder(), checkpoint)
+    (checkpoint / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
+
+    found = chat_spec(find_model(Source(checkpoint=checkpoint)))
+
+    assert found == ChatSpec(template="{{ messages }}", roles={}, turn_end=None)
+
+
 def test_the_runtime_accepts_the_oldest_that_runs_any_bundle():
     project = tomllib.loads((ROOT / "runtime/pyproject.toml").read_text(encoding="utf-8"))
 
     assert project["project"]["optional-dependencies"] == {
         "cpu": [f"onnxruntime>={OLDEST_ONNXRUNTIME}"],
         "cuda": [f"onnxruntime-gpu>={OLDEST_ONNXRUNTIME}"],
+        "chat": ["jinja2>=3.1"],
     }

@@ -50,7 +50,7 @@ def test_the_app_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     assert "Timings(" in capsys.readouterr().out
 
 
-def test_the_examples_of_the_runtime_run(tmp_path, monkeypatch, capsys):
+def test_the_examples_of_the_runtime_run(tmp_path, monkeypatch):
     TinyBundle().write(tmp_path / "wiola-120m-int8")
     assert run_examples("runtime/README.md", TinyBundle(), tmp_path, monkeypatch) == 2
 

@@ -9,8 +9,8 @@ import types
 import pytest
 from support.tiny_bundle import TinyBundle
 
-from wiola_runtime import BundleError, DeviceError, devices, graph, load
-from wiola_runtime.graph import GraphOptions
+from wiola_runtime import BundleError, DeviceError, devices, load, opening
+from wiola_runtime.opening import GraphOptions
 
 CPU_ONLY = ["AzureExecutionProvider", "CPUExecutionProvider"]
 WITH_CUDA = ["CUDAExecutionProvider", "CPUExecutionProvider"]
@@ -68,10 +68,10 @@ def test_what_really_runs_is_reported(tmp_path):
 def test_a_silent_fall_back_of_onnxruntime_is_noticed(tmp_path, monkeypatch, device):
     """CUDA is listed, but its libraries are missing and the session runs on the CPU."""
     folder = TinyBundle(target="cuda", cache_dtype="float16").write(tmp_path / "b")
-    real = graph._create
-    monkeypatch.setattr(graph.devices, "_cuda_obstacle", lambda *_: None)
+    real = opening._create
+    monkeypatch.setattr(opening.devices, "_cuda_obstacle", lambda *_: None)
     monkeypatch.setattr(
-        graph,
+        opening,
         "_create",
         lambda ort, path, _, options: real(ort, path, "CPUExecutionProvider", options),
     )
@@ -117,7 +117,7 @@ def test_no_onnxruntime_is_an_instruction(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
 
     with pytest.raises(DeviceError, match=r"not installed; pip install 'wiola-runtime\[cpu\]'"):
-        graph.import_onnxruntime()
+        opening.import_onnxruntime()
 
 
 def test_a_bug_inside_onnxruntime_stays_a_bug(monkeypatch, tmp_path):
@@ -127,7 +127,7 @@ def test_a_bug_inside_onnxruntime_stays_a_bug(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
 
     with pytest.raises(ModuleNotFoundError, match="absent_dependency"):
-        graph.import_onnxruntime()
+        opening.import_onnxruntime()
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,12 @@ QUANTIZATION = records(
     smoothing=st.none() | NUMBERS,
     tensors=tuples(QUANTIZED),
 )
+CHATS = records(
+    contract.ChatSpec,
+    template=st.none() | NAMES,
+    roles=st.dictionaries(NAMES, NAMES, max_size=3),
+    turn_end=st.none() | NAMES,
+)
 MANIFESTS = records(
     Manifest,
     format_version=st.just(contract.FORMAT_VERSION),
@@ -56,6 +62,7 @@ MANIFESTS = records(
     inputs=tuples(TENSORS),
     outputs=tuples(TENSORS),
     states=tuples(STATES),
+    chat=st.none() | CHATS,
     generation_defaults=st.dictionaries(NAMES, NUMBERS, max_size=3),
     quantization=QUANTIZATION,
     self_test=st.none() | SELF_TESTS,

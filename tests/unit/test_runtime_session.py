@@ -20,7 +20,6 @@ from wiola_runtime import (
     WiolaRuntimeError,
     load,
     row,
-    session,
 )
 
 CONTEXT = 96
@@ -504,9 +503,3 @@ def test_a_damaged_or_missing_file_is_refused(model, tmp_path):
         model.restore(tmp_path / "absent.npz")
     with pytest.raises(SessionError, match="cannot be written"):
         conversation.save(tmp_path / "no" / "such" / "folder.npz")
-
-
-def test_prefixes_are_counted_from_the_beginning():
-    assert session.common_prefix([1, 2, 3], [1, 2, 4, 5]) == 2
-    assert session.common_prefix([], [1]) == 0
-    assert session.common_prefix([1, 2], [1, 2, 3]) == 2

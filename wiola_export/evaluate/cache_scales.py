@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from wiola_export.errors import EvaluationError
 from wiola_export.evaluate.divergence import TokenIds
-from wiola_runtime.graph import Graph, GraphOptions
+from wiola_runtime.graph import Graph
 from wiola_runtime.manifest import Manifest, StateSpec
+from wiola_runtime.opening import GraphOptions
 
 Magnitudes = NDArray[np.float32]
 

@@ -61,6 +61,7 @@ class Family:
         variants: Published sizes by name.
         build_model: From the configuration to the torch model; imports torch.
         turn_end: Token that ends a chat turn, where the family documents one.
+        chat_roles: Token that begins a turn, by role, where the family documents them.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Family:
     variants: Mapping[str, Any]
     build_model: "Callable[[Any], LayeredModel]"
     turn_end: str | None
+    chat_roles: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -79,6 +81,7 @@ FAMILIES: tuple[Family, ...] = (
         variants=gcla.VARIANTS,
         build_model=gcla.build_model,
         turn_end=gcla.TURN_END,
+        chat_roles=gcla.CHAT_ROLES,
     ),
     Family(
         name="gsa",

@@ -2,12 +2,18 @@
 
 from typing import TYPE_CHECKING
 
-from wiola_export.families.gcla.config import MARKER_KEYS, TURN_END, VARIANTS, GclaConfig
+from wiola_export.families.gcla.config import (
+    CHAT_ROLES,
+    MARKER_KEYS,
+    TURN_END,
+    VARIANTS,
+    GclaConfig,
+)
 
 if TYPE_CHECKING:
     from wiola_export.families.layered import LayeredModel
 
-__all__ = ["MARKER_KEYS", "TURN_END", "VARIANTS", "GclaConfig", "build_model"]
+__all__ = ["CHAT_ROLES", "MARKER_KEYS", "TURN_END", "VARIANTS", "GclaConfig", "build_model"]
 
 
 def build_model(config: GclaConfig) -> "LayeredModel":

@@ -13,6 +13,7 @@ from wiola_runtime.manifest import StateKind, StateSpec
 
 MARKER_KEYS = frozenset({"gcla_lookback", "dsff_narrow_size", "dsff_wide_size"})
 TURN_END = "<|end|>"
+CHAT_ROLES = {role: f"<|{role}|>" for role in ("system", "user", "assistant")}
 TRAINING_KEYS = frozenset({"gcla_gate_init"})
 
 Grouping = Literal["blocked", "interleaved"]

@@ -1,0 +1,182 @@
+"""From messages to token ids: a template of the bundle, or the documented format of its family.
+
+What a person wrote never becomes a control token, whatever it spells out: control tokens come from
+the template alone.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from wiola_runtime.errors import ChatError
+from wiola_runtime.manifest import ChatSpec, Manifest
+from wiola_runtime.text import Tokenizer
+
+Message = Mapping[str, str]
+ROLES = ("system", "user", "assistant")
+# Marks the special tokens that a message spells out, until they are plain text again. It is of a
+# range of Unicode that has no meaning of its own.
+MARK = "\uf8f0"
+
+
+class Chat:
+    """The chat format of one bundle.
+
+    Args:
+        manifest: Holds the format.
+        tokenizer: The bundle's.
+
+    Raises:
+        ChatError: The bundle has no chat format, or the template needs what is not installed.
+    """
+
+    def __init__(self, manifest: Manifest, tokenizer: Tokenizer) -> None:
+        spec = manifest.chat
+        if spec is None:
+            raise ChatError(
+                f"bundle {manifest.name} has no chat format: its checkpoint has no chat template, "
+                "and its tokenizer no tokens for turns; continue texts with generate instead"
+            )
+        self._spec: ChatSpec = spec
+        self._tokens = manifest.tokens
+        self._tokenizer = tokenizer
+        special = sorted(tokenizer.special_tokens, key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, special)) or r"(?!)")
+        self._template = None if spec.template is None else compiled(spec.template)
+
+    def ids(self, messages: Sequence[Message], *, replies: bool = True) -> list[int]:
+        """Return the token ids of a conversation.
+
+        Args:
+            messages: Each with `role` and `content`.
+            replies: Whether the assistant's turn begins at the end.
+
+        Raises:
+            ChatError: A message is none, or the template refuses the conversation.
+        """
+        checked = [self._marked(_checked(message)) for message in messages]
+        if not checked:
+            raise ChatError("there are no messages; expected at least one with role and content")
+        text = self._rendered(checked, replies=replies)
+        ids = self._encoded(text)
+        if self._tokens.adds_bos and ids[:1] != [self._tokens.bos_id]:
+            ids.insert(0, cast("int", self._tokens.bos_id))
+        return ids
+
+    def fitting_ids(self, messages: Sequence[Message], context: int) -> list[int]:
+        """Return the ids of a conversation without the oldest messages that leave no room.
+
+        The system's messages and the last one stay; they may still be too long.
+        """
+        kept = list(messages)
+        ids = self.ids(kept)
+        while len(ids) >= context:
+            oldest = next((i for i, m in enumerate(kept[:-1]) if m["role"] != "system"), None)
+            if oldest is None:
+                break
+            del kept[oldest]
+            ids = self.ids(kept)
+        return ids
+
+    def _marked(self, message: dict[str, str]) -> dict[str, str]:
+        """Break the special tokens that a content spells out."""
+        content = message["content"].replace(MARK, "")
+        broken = self._special.sub(lambda found: found[0][0] + MARK + found[0][1:], content)
+        return message | {"content": broken}
+
+    def _rendered(self, messages: Sequence[dict[str, str]], *, replies: bool) -> str:
+        if self._template is None:
+            return documented(self._spec, messages, replies=replies)
+        return rendered(
+            self._template,
+            messages=messages,
+            add_generation_prompt=replies,
+            bos_token=self._tokenizer.token_text(self._tokens.bos_id),
+            eos_token=self._tokenizer.token_text(next(iter(self._tokens.eos_ids), None)),
+        )
+
+    def _encoded(self, text: str) -> list[int]:
+        """Encode control tokens as themselves, and everything between them as plain text."""
+        ids: list[int] = []
+        start = 0
+        for found in self._special.finditer(text):
+            ids += self._tokenizer.encode_plain(text[start : found.start()].replace(MARK, ""))
+            token_id = self._tokenizer.special_id(found[0])
+            assert token_id is not None, "it was found by its text"
+            ids.append(token_id)
+            start = found.end()
+        return ids + self._tokenizer.encode_plain(text[start:].replace(MARK, ""))
+
+
+def documented(spec: ChatSpec, messages: Sequence[Message], *, replies: bool) -> str:
+    """Write messages as the family documents it: `ROLE content END`, one space between each.
+
+    Raises:
+        ChatError: The tokenizer has no token for a role.
+    """
+    turns = []
+    for message in messages:
+        role = message["role"]
+        if role not in spec.roles:
+            raise ChatError(
+                f"this bundle's chat format has no role {role!r}; expected {', '.join(spec.roles)}"
+            )
+        turns.append(f"{spec.roles[role]} {message['content']} {spec.turn_end}")
+    if replies:
+        turns.append(spec.roles["assistant"])
+    return " ".join(turns)
+
+
+def compiled(source: str) -> Any:  # noqa: ANN401  jinja2 is not there for everyone
+    """Compile a Jinja template in a sandbox.
+
+    Raises:
+        ChatError: jinja2 is not installed, or the template is none.
+    """
+    try:
+        import jinja2  # noqa: PLC0415  an extra: its absence must become an instruction
+        import jinja2.sandbox  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ChatError(
+            "this bundle's chat template needs jinja2; run: pip install 'wiola-runtime[chat]'"
+        ) from error
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.globals["raise_exception"] = _refuse
+    try:
+        return environment.from_string(source)
+    except jinja2.TemplateError as error:
+        raise ChatError(f"the bundle's chat template is not valid ({error}); export again") from (
+            error
+        )
+
+
+def rendered(template: Any, **values: object) -> str:  # noqa: ANN401
+    """Render a template.
+
+    Raises:
+        ChatError: It refuses the conversation, or uses what the sandbox does not have.
+    """
+    import jinja2  # noqa: PLC0415  it compiled the template
+
+    try:
+        return str(template.render(**values))
+    except (jinja2.TemplateError, TypeError, ValueError, OverflowError) as error:
+        raise ChatError(f"the chat template refuses this conversation ({error})") from error
+
+
+def _refuse(message: str) -> None:
+    raise ValueError(message)
+
+
+def _checked(message: object) -> dict[str, str]:
+    if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
+        raise ChatError(f"message {message!r} has no role and content; expected both")
+    role, content = message["role"], message["content"]
+    if role not in ROLES or not isinstance(content, str):
+        raise ChatError(
+            f"message has role {role!r} and content of type {type(content).__name__}; expected "
+            f"{', '.join(ROLES)} and text"
+        )
+    return {"role": role, "content": content}

@@ -1,0 +1,145 @@
+"""A conversation in the terminal: `wiola-run BUNDLE` without a prompt."""
+
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wiola_runtime.cancel import Cancellation
+from wiola_runtime.config import GenerationChanges
+from wiola_runtime.errors import ChatError, WiolaRuntimeError
+from wiola_runtime.model import Model
+from wiola_runtime.session import Pieces, Session
+
+if TYPE_CHECKING:
+    from wiola_runtime.reply import Result
+
+HELP = "/save FILE, /load FILE, /reset, /stats, /help, /quit; Ctrl-C stops an answer"
+
+
+class Terminal:
+    """Reads lines, answers them, and keeps the conversation.
+
+    Where the bundle has no chat format, a line continues the text as it is.
+
+    Args:
+        model: An opened bundle.
+        changes: What replies are made with.
+    """
+
+    def __init__(self, model: Model, changes: GenerationChanges) -> None:
+        self._model = model
+        self._changes = changes
+        self._session: Session = model.session(overflow="truncate")
+        self._messages: list[dict[str, str]] | None = [] if _can_chat(model) else None
+        self._last: Result | None = None
+        self._commands: dict[str, Callable[[str], None]] = {
+            "/save": self._save,
+            "/load": self._load,
+            "/reset": lambda _: self._reset(),
+            "/stats": lambda _: self._stats(),
+            "/help": lambda _: _say(HELP),
+        }
+
+    def run(self) -> None:
+        """Converse until the input ends or someone quits."""
+        kind = "a chat" if self._messages is not None else "no chat format: lines continue a text"
+        _say(f"{self._model.manifest.name} ({kind}). {HELP}")
+        for line in lines():
+            word, _, rest = line.partition(" ")
+            if word == "/quit":
+                return
+            try:
+                if word in self._commands:
+                    self._commands[word](rest.strip())
+                elif line.startswith("/"):
+                    _say(f"unknown command {word}; {HELP}")
+                elif line:
+                    self._answer(line)
+            except WiolaRuntimeError as error:
+                _say(f"error: {error}")
+
+    def _answer(self, line: str) -> None:
+        with interruptible() as cancel:
+            for piece in self._pieces(line, cancel):
+                print(piece.text, end="", flush=True)
+                self._last = piece.result or self._last
+        print()
+        if self._messages is not None and self._last is not None:
+            self._messages.append({"role": "assistant", "content": self._last.text.strip()})
+
+    def _pieces(self, line: str, cancel: Cancellation) -> Pieces:
+        if self._messages is None:
+            return self._session.stream(line, cancel=cancel, **self._changes)
+        asked = [*self._messages, {"role": "user", "content": line}]
+        pieces = self._session.stream_chat(asked, cancel=cancel, **self._changes)
+        self._messages = asked
+        return pieces
+
+    def _save(self, path: str) -> None:
+        if not path:
+            _say("/save needs a file name")
+            return
+        self._session.save(Path(path))
+        _say(f"saved {self._session.token_count} tokens to {path}")
+
+    def _load(self, path: str) -> None:
+        if not path:
+            _say("/load needs a file name")
+            return
+        self._session = self._model.restore(Path(path))
+        # A file holds the text, not who said what: it is gone on with as a text.
+        self._messages = None
+        _say(f"loaded {self._session.token_count} tokens; lines continue the text")
+
+    def _reset(self) -> None:
+        self._session = self._model.session(overflow="truncate")
+        self._messages = [] if _can_chat(self._model) else None
+        _say("a new conversation")
+
+    def _stats(self) -> None:
+        session = self._session
+        _say(f"{session.token_count} tokens, {session.context_left} left")
+        if self._last is not None:
+            timings = self._last.timings
+            _say(
+                f"last answer: {len(self._last.token_ids)} tokens, "
+                f"{timings.decode_tokens_per_second:.1f} per second, first after "
+                f"{timings.first_token_seconds:.2f} s, {self._last.reused_tokens} tokens reused, "
+                f"ended by {self._last.finish_reason}, {self._last.provider}"
+            )
+
+
+def lines() -> Iterator[str]:
+    """Yield the lines that are typed, until the input ends; Ctrl-C at the prompt ends it too."""
+    prompt = "> " if sys.stdin.isatty() else ""
+    while True:
+        try:
+            yield input(prompt).strip()
+        except (EOFError, KeyboardInterrupt):
+            return
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Cancellation]:
+    """Yield a cancellation that Ctrl-C turns, instead of ending the program."""
+    cancel = Cancellation()
+    before = signal.signal(signal.SIGINT, lambda *_: cancel.cancel())
+    try:
+        yield cancel
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _can_chat(model: Model) -> bool:
+    try:
+        model.chat_ids([{"role": "user", "content": ""}])
+    except ChatError:
+        return False
+    return True
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -1,0 +1,197 @@
+"""Chat formats: exact token ids, and nothing that a person writes becomes a control token."""
+
+import dataclasses
+import sys
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from support.tiny_bundle import TinyBundle, tokenizer_json
+
+from wiola_runtime import CapacityError, ChatError, Tokenizer, load
+from wiola_runtime.chat import MARK, Chat
+from wiola_runtime.manifest import ChatSpec
+
+DOCUMENTED = ChatSpec(
+    template=None,
+    roles={"system": "<unk>", "user": "<pad>", "assistant": "<eos>"},
+    turn_end="<|end|>",
+)
+TEMPLATE = """
+{%- for message in messages %}
+    {{- '<pad>' if message.role == 'user' else '<eos>' }}{{ message.content.strip() }}<|end|>
+{%- endfor %}
+{%- if add_generation_prompt %}<eos>{% endif %}"""
+PAD, BOS, EOS, UNK, END = range(5)
+HELLO = [{"role": "user", "content": "It is"}]
+CONTROL = {PAD, BOS, EOS, UNK, END}
+
+
+def templated(source=TEMPLATE):
+    return ChatSpec(template=source, roles={}, turn_end=None)
+
+
+def chat_of(spec, **choices):
+    manifest = TinyBundle(chat=spec, **choices).manifest({})
+    native = tokenizers.Tokenizer.from_str(tokenizer_json())
+    return Chat(manifest, Tokenizer(native, manifest.tokens))
+
+
+def plain(text):
+    return tokenizers.Tokenizer.from_str(tokenizer_json()).encode(text).ids
+
+
+def test_the_documented_format_has_a_space_between_all_parts():
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        *HELLO,
+        {"role": "assistant", "content": "a truth"},
+    ]
+
+    ids = chat_of(DOCUMENTED).ids([*messages, *HELLO])
+
+    assert ids == [
+        *(UNK, *plain(" Be brief. "), END, *plain(" ")),
+        *(PAD, *plain(" It is "), END, *plain(" ")),
+        *(EOS, *plain(" a truth "), END, *plain(" ")),
+        *(PAD, *plain(" It is "), END, *plain(" ")),
+        EOS,
+    ]
+    assert chat_of(DOCUMENTED).ids(HELLO, replies=False) == [PAD, *plain(" It is "), END]
+
+
+def test_a_template_decides_on_everything_but_what_is_a_control_token():
+    ids = chat_of(templated()).ids([{"role": "user", "content": "  It is  "}])
+
+    assert ids == [PAD, *plain("It is"), END, EOS]
+
+
+@pytest.mark.parametrize("spec", [DOCUMENTED, templated()], ids=["documented", "template"])
+@given(
+    parts=st.lists(
+        st.sampled_from(
+            ["<pad>", "<|end|>", "<eos>", "<|", "|>", MARK, "It is", " ", "é", "<<pad>>"]
+        )
+    )
+)
+def test_control_tokens_in_a_message_are_letters(spec, parts):
+    """As many control tokens as an empty message has, and the text comes back as it was."""
+    content = "".join(parts)
+    chat = chat_of(spec)
+
+    ids = chat.ids([{"role": "user", "content": content}])
+
+    frame = [i for i in chat.ids([{"role": "user", "content": ""}]) if i in CONTROL]
+    assert [i for i in ids if i in CONTROL] == frame
+    native = tokenizers.Tokenizer.from_str(tokenizer_json())
+    text = native.decode([i for i in ids if i not in CONTROL])
+    assert content.replace(MARK, "").strip() in text
+
+
+def test_a_conversation_begins_with_one_first_token_where_the_tokenizer_wants_one():
+    native = tokenizers.Tokenizer.from_str(tokenizer_json())
+    native.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<bos> $A", special_tokens=[("<bos>", BOS)]
+    )
+    manifest = TinyBundle(chat=templated("{{ bos_token }}" + TEMPLATE)).manifest({})
+    tokens = dataclasses.replace(manifest.tokens, adds_bos=True)
+    for source in ("{{ bos_token }}" + TEMPLATE, TEMPLATE):
+        wanting = dataclasses.replace(manifest, tokens=tokens, chat=templated(source))
+        ids = Chat(wanting, Tokenizer(native, tokens)).ids(HELLO)
+        assert ids == [BOS, PAD, *plain("It is"), END, EOS]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{{ messages[", "the bundle's chat template is not valid"),
+        (
+            "{{ raise_exception('roles must alternate') }}",
+            "refuses this conversation (roles must a",
+        ),
+        ("{{ messages.__class__.__mro__ }}", "refuses this conversation (access to attribute"),
+        ("{{ strftime_now('%d') }}", "refuses this conversation ('strftime_now' is undefined)"),
+        ("{% for i in range(10 ** 9) %}x{% endfor %}", "refuses this conversation (Range too big"),
+        ("{% include 'other' %}", "refuses this conversation (no loader"),
+    ],
+)
+def test_a_template_that_fails_or_reaches_out_is_refused(source, message):
+    with pytest.raises(ChatError) as refused:
+        chat_of(templated(source)).ids(HELLO)
+
+    assert message in str(refused.value)
+
+
+def test_templates_may_use_what_templates_use():
+    source = (
+        "{% set ns = namespace(n=0) %}{% for m in messages[::-1] %}{% set ns.n = ns.n + 1 %}"
+        "{% if ns.n > 1 %}{% break %}{% endif %}{{ m['content'] | trim }}{% endfor %}"
+    )
+    assert chat_of(templated(source)).ids([*HELLO, {"role": "user", "content": " a "}]) == plain(
+        "a"
+    )
+
+
+def test_without_jinja2_a_template_is_refused_with_the_way_out(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+
+    with pytest.raises(ChatError, match=r"needs jinja2; run: pip install 'wiola-runtime\[chat\]'$"):
+        chat_of(templated())
+    assert chat_of(DOCUMENTED).ids(HELLO)
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([], "there are no messages"),
+        (["hello"], "message 'hello' has no role and content; expected both"),
+        ([{"role": "user"}], "has no role and content"),
+        (
+            [{"role": "tool", "content": "x"}],
+            "message has role 'tool' and content of type str; exp",
+        ),
+        ([{"role": "user", "content": None}], "content of type NoneType; expected system, user"),
+    ],
+)
+def test_what_is_no_message_is_refused(messages, message):
+    with pytest.raises(ChatError, match=message):
+        chat_of(DOCUMENTED).ids(messages)
+
+
+def test_a_role_without_a_token_is_refused():
+    spec = ChatSpec(
+        template=None, roles={"user": "<pad>", "assistant": "<eos>"}, turn_end="<|end|>"
+    )
+
+    with pytest.raises(ChatError, match="has no role 'system'; expected user, assistant"):
+        chat_of(spec).ids([{"role": "system", "content": "x"}])
+
+
+def test_a_bundle_without_a_format_refuses_chat_and_goes_on_with_texts(tmp_path):
+    with load(TinyBundle().write(tmp_path / "b")) as model:
+        with pytest.raises(
+            ChatError, match=r"^bundle tiny has no chat format: its checkpoint has "
+        ):
+            model.chat(HELLO)
+        assert model.generate("It is", max_new_tokens=2).token_ids
+
+
+def test_turns_reuse_what_is_there_and_old_messages_give_way(tmp_path):
+    bundle = TinyBundle(chat=DOCUMENTED, context_length=96, eos_ids=())
+    with load(bundle.write(tmp_path / "b")) as model:
+        session = model.session(overflow="truncate")
+        messages = [{"role": "system", "content": "Be"}, *HELLO]
+        first = session.chat(messages, max_new_tokens=4)
+        answer = {"role": "assistant", "content": "good"}
+        second = session.chat([*messages, answer, *HELLO], max_new_tokens=4)
+        long = [*messages, *[{"role": "user", "content": "a truth"}] * 9]
+        session.chat(long, max_new_tokens=1)
+
+        assert first.reused_tokens == 0
+        assert second.reused_tokens >= len(model._engine.chat.ids(messages)) - 1
+        ids = model._engine.chat.ids(messages[:1], replies=False)
+        assert session.token_ids[: len(ids)] == tuple(ids)
+        assert session.token_count < 96
+        with pytest.raises(CapacityError, match="the prompt has"):
+            model.chat(long)

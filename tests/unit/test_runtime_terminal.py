@@ -1,0 +1,112 @@
+"""A conversation in the terminal, line by line."""
+
+import io
+import json
+import signal
+import threading
+
+import pytest
+from support.tiny_bundle import TinyBundle
+
+from wiola_runtime import load, terminal
+from wiola_runtime.cli import main
+from wiola_runtime.manifest import ChatSpec
+
+CHAT = ChatSpec(template=None, roles={"user": "<pad>", "assistant": "<eos>"}, turn_end="<|end|>")
+FEW = ["--max-new-tokens", "4"]
+
+
+@pytest.fixture(scope="module", params=[None, CHAT], ids=["text", "chat"])
+def folder(request, tmp_path_factory):
+    return TinyBundle(chat=request.param).write(tmp_path_factory.mktemp("terminal") / "b")
+
+
+def converse(folder, typed, monkeypatch, capsys):
+    """Type some lines; return exit code, what was answered and what was said beside."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in typed)))
+    code = main([str(folder), *FEW])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_lines_are_answered_until_the_input_ends(folder, monkeypatch, capsys):
+    code, out, err = converse(folder, ["It is", "", "a truth"], monkeypatch, capsys)
+
+    with load(folder) as model:
+        session = model.session()
+        if model.manifest.chat is None:
+            expected = [
+                session.generate(line, max_new_tokens=4).text for line in ("It is", "a truth")
+            ]
+        else:
+            asked = [{"role": "user", "content": "It is"}]
+            first = session.chat(asked, max_new_tokens=4).text
+            asked += [
+                {"role": "assistant", "content": first.strip()},
+                {"role": "user", "content": "a truth"},
+            ]
+            expected = [first, session.chat(asked, max_new_tokens=4).text]
+    assert (code, out) == (0, "".join(f"{text}\n" for text in expected))
+    assert err.startswith("tiny (")
+    assert "/save FILE" in err
+
+
+def test_commands_save_load_tell_and_quit(folder, monkeypatch, capsys, tmp_path):
+    path = tmp_path / "chat.npz"
+    typed = [
+        *("/stats", "It is", f"/save {path}", "/reset", "/stats", f"/load {path}", "a"),
+        *("/stats", "/save", "/load", "/nothing", "/help", "/quit", "never answered"),
+    ]
+
+    code, out, err = converse(folder, typed, monkeypatch, capsys)
+
+    said = err.splitlines()
+    assert code == 0
+    assert out.count("\n") == 2
+    assert said[1] == "0 tokens, 600 left"
+    assert said[2].startswith("saved ")
+    assert said[3] == "a new conversation"
+    assert said[4] == "0 tokens, 600 left"
+    assert any(line.startswith("last answer: 4 tokens, ") for line in said)
+    assert [line for line in said if "file name" in line] == [
+        "/save needs a file name",
+        "/load needs a file name",
+    ]
+    assert any(line.startswith("unknown command /nothing; /save FILE") for line in said)
+
+
+def test_a_failure_is_a_line_and_the_conversation_goes_on(folder, monkeypatch, capsys, tmp_path):
+    code, out, err = converse(folder, [f"/load {tmp_path}/no.npz", "It is"], monkeypatch, capsys)
+
+    assert code == 0
+    assert "error: " in err
+    assert "no.npz not found" in err
+    assert out.endswith("\n")
+    assert len(out) > 1
+
+
+def test_ctrl_c_ends_the_answer_and_not_the_program():
+    handler = signal.getsignal(signal.SIGINT)
+    with terminal.interruptible() as cancel:
+        signal.raise_signal(signal.SIGINT)
+        assert cancel.is_cancelled
+
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert threading.current_thread() is threading.main_thread()
+
+
+def test_ctrl_c_at_the_prompt_ends_the_conversation(monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builtins.input", interrupted)
+
+    assert list(terminal.lines()) == []
+
+
+def test_json_needs_something_to_print(folder, capsys):
+    assert main([str(folder), "--json"]) == 2
+    assert "--json needs --prompt or --self-test" in capsys.readouterr().err
+    assert main([str(folder), "--json", "--self-test"]) == 2  # a tiny bundle has none
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(capsys.readouterr().out)
