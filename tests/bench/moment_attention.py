@@ -234,8 +234,9 @@ def model(folder: Path) -> None:
 
     from wiola_export import lower
     from wiola_export.options import Quantization
-    from wiola_runtime.graph import Graph, GraphOptions
+    from wiola_runtime.graph import Graph
     from wiola_runtime.manifest import Manifest
+    from wiola_runtime.opening import GraphOptions
 
     structure = lower.structure
 
