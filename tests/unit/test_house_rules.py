@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from wiola_export.families import FAMILIES
+
 ROOT = Path(__file__).parents[2]
 RUNTIME = ROOT / "runtime/wiola_runtime"
 PACKAGES = (ROOT / "wiola_export", RUNTIME, ROOT / "calibration/wiola_calibration")
@@ -32,6 +34,21 @@ def test_the_runtime_stays_small():
     lines = (path.read_text("utf-8").count("\n") for path in RUNTIME.rglob("*.py"))
 
     assert 0 < sum(lines) <= RUNTIME_LINES
+
+
+def test_no_family_is_named_outside_its_folder():
+    """So that a new one is a folder and an entry, and no branch anywhere."""
+    names = {family.name for family in FAMILIES}
+    rest = [path for path in FILES if "families" not in path.parts]
+    named = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in rest
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in names
+    ]
+
+    assert len(names) == 3
+    assert named == []
 
 
 def test_nothing_is_caught_that_is_not_known():
