@@ -148,5 +148,5 @@ def _statistics(result: Result, load_seconds: float) -> str:
     )
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # pragma: no cover - run as a module, in a process of its own
     sys.exit(main())

@@ -91,10 +91,10 @@ def read(path: Path, manifest: Manifest) -> Saved:
             f"{path} belongs to another bundle ({bundle[:12]}…), not to {manifest.name} "
             f"({manifest.fingerprint[:12]}…); restore it there"
         )
-    states = tuple(arrays.get(f"state_{index}") for index in range(len(arrays)))
-    found = tuple(array for array in states if array is not None)
-    if len(found) not in (0, len(manifest.states)) or len(found) != len(arrays):
-        raise SessionError(f"{path} is damaged: it holds {len(found)} states")
+    names = [f"state_{index}" for index in range(len(manifest.states))]
+    found = tuple(arrays[name] for name in names if name in arrays)
+    if len(found) not in (0, len(names)) or len(found) != len(arrays):
+        raise SessionError(f"{path} is damaged: it holds {len(found)} of {len(names)} states")
     return Saved(
         bundle=bundle,
         overflow=header["overflow"],

@@ -195,3 +195,11 @@ def test_turns_reuse_what_is_there_and_old_messages_give_way(tmp_path):
         assert session.token_count < 96
         with pytest.raises(CapacityError, match="the prompt has"):
             model.chat(long)
+
+
+def test_a_last_message_that_is_too_long_stays_too_long(tmp_path):
+    with load(TinyBundle(chat=DOCUMENTED, context_length=40).write(tmp_path / "b")) as model:
+        session = model.session(overflow="truncate")
+        long = [{"role": "system", "content": "Be"}, {"role": "user", "content": "truth " * 40}]
+        with pytest.raises(CapacityError, match=r"tokens, the context 40; shorten the prompt"):
+            session.chat([*HELLO, *long])

@@ -5,6 +5,7 @@ import io
 import json
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 from support.tiny_bundle import TinyBundle
@@ -112,8 +113,9 @@ def test_a_passed_self_test_says_how_close_it_came(tmp_path, capsys):
     (folder / "manifest.json").write_text(manifest.to_json())
 
     assert main([str(folder), "--self-test"]) == 0
-
     assert capsys.readouterr().out == "self-test passed: logits differ by at most 0\n"
+    assert main([str(folder), "--self-test", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["max_abs_difference"] == 0
 
 
 def test_no_bundle_is_one_line(tmp_path, capsys):
@@ -130,6 +132,30 @@ def test_a_damaged_file_is_accepted_only_on_demand(tmp_path, capsys):
     assert main([str(folder), *PROMPT]) == 2
     assert "tokenizer.json has" in capsys.readouterr().err
     assert main([str(folder), *PROMPT, "--no-verify"]) == 0
+
+
+def test_a_reader_that_leaves_does_not_fail_here_either(folder, monkeypatch, tmp_path):
+    """As below, in this process: what is still buffered goes nowhere."""
+
+    def left(*_, **__):
+        raise BrokenPipeError
+
+    with (tmp_path / "out").open("w") as out:
+        monkeypatch.setattr("wiola_runtime.cli.load", left)
+        monkeypatch.setattr("sys.stdout", out)
+
+        assert main([str(folder), *PROMPT]) == 0
+
+
+def test_the_version_is_known_from_the_sources_alone(monkeypatch, capsys):
+    def absent(_):
+        raise metadata.PackageNotFoundError
+
+    monkeypatch.setattr(metadata, "version", absent)
+    with pytest.raises(SystemExit):
+        main(["--version"])
+
+    assert capsys.readouterr().out == "wiola-run (run from its sources)\n"
 
 
 def test_an_interrupt_is_quiet(folder, capsys, monkeypatch):

@@ -254,3 +254,16 @@ def test_the_bundles_defaults_are_taken_unless_something_else_is_said():
     assert len(model.generate("It", max_new_tokens=3).token_ids) == 3
     model._engine.graph.fed.clear()
     assert len(model.generate("It", GenerationConfig(max_new_tokens=4)).token_ids) == 4
+
+
+def test_a_model_without_running_sums_goes_back_to_the_very_token():
+    model = scripted([9] * 12)
+    conversation = model.session()
+    conversation.generate([7] * 6, max_new_tokens=4)
+    conversation.rewind(3)
+
+    result = conversation.generate([8], max_new_tokens=1)
+
+    assert model._engine.graph.rewound == (3, ())
+    assert result.reused_tokens == 3
+    assert conversation.token_ids == (7, 7, 7, 8, 9)

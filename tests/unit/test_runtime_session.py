@@ -1,6 +1,7 @@
 """Conversations: whatever was done to one, it goes on as a new one with the same text would."""
 
 import contextlib
+import json
 import threading
 from pathlib import Path
 
@@ -503,3 +504,39 @@ def test_a_damaged_or_missing_file_is_refused(model, tmp_path):
         model.restore(tmp_path / "absent.npz")
     with pytest.raises(SessionError, match="cannot be written"):
         conversation.save(tmp_path / "no" / "such" / "folder.npz")
+
+
+def test_a_file_of_another_format_or_with_states_missing_is_refused(model, tmp_path):
+    path = tmp_path / "s.npz"
+    conversation = model.session()
+    conversation.generate(IDS[:30], max_new_tokens=2)
+    conversation.save(path)
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    header = json.loads(arrays["header"].tobytes())
+
+    np.savez(path, **{name: array for name, array in arrays.items() if name != "state_1"})
+    with pytest.raises(SessionError, match=r"is damaged: it holds 2 of 3 states$"):
+        model.restore(path)
+    later = np.frombuffer(json.dumps(header | {"format_version": 2}).encode(), np.uint8)
+    np.savez(path, **(arrays | {"header": later}))
+    with pytest.raises(SessionError, match=r"has format 2; this runtime reads 1$"):
+        model.restore(path)
+
+
+@pytest.mark.parametrize("n_tokens", [-1, 31])
+def test_a_session_goes_back_to_where_it_was_only(model, n_tokens):
+    conversation = model.session()
+    conversation.append(IDS[:30])
+
+    with pytest.raises(GenerationError, match=rf"^n_tokens is {n_tokens}; expected 0 to 30, the "):
+        conversation.rewind(n_tokens)
+
+
+def test_the_text_of_a_session_is_its_tokens_without_special_ones(model):
+    conversation = model.session()
+    conversation.generate("It is a truth", max_new_tokens=0)
+    conversation.append([2])
+    conversation.append(" universally")
+
+    assert conversation.text == "It is a truth universally"
