@@ -79,6 +79,7 @@ class _Together:
             if self._replies[index].ended_by is None:
                 rows[index] = row
         batch = Rows(self._engine.graph, rows)
+        del rows  # their states have been copied
         while batch.members:
             self._check()
             members = list(batch.members)

@@ -82,8 +82,10 @@ class Row:
 
     def rewind(self, length: int) -> int:
         """Go back to `length` tokens or a little less; return how many the row still holds."""
-        if length >= len(self.token_ids):
-            return len(self.token_ids)
+        # These differ where something was raised between a call and its note here.
+        noted = int(self.state.lengths[0]) == self.length
+        if length >= self.length and noted:
+            return self.length
         self._copies = [copy for copy in self._copies if copy[0] <= length]
         reached, sums = length, self._empty
         if self._empty:
@@ -104,18 +106,20 @@ class Row:
 
     def fork(self) -> "Row":
         """Return another row that holds the same and goes its own way."""
-        state = self._graph.resume(self.dump(), self.length)
+        token_ids, arrays = self.dump()
+        state = self._graph.resume(arrays, len(token_ids))
         return Row(
             self._graph,
             self._chunk_tokens,
             state=state,
-            token_ids=self.token_ids,
+            token_ids=token_ids,
             copies=self._copies,
         )
 
-    def dump(self) -> list[NDArray[Any]]:
-        """Copy the state to host memory, in the order of the manifest's states."""
-        return self._graph.dump(self.state)
+    def dump(self) -> tuple[list[int], list[NDArray[Any]]]:
+        """Copy text and state to host memory, the latter in the order of the manifest's states."""
+        self.rewind(self.length)
+        return list(self.token_ids), self._graph.dump(self.state)
 
     def _feed(self, token_ids: Sequence[int], wanted: Sequence[int]) -> NDArray[np.float32]:
         ids = np.asarray(token_ids, np.int64)[None]

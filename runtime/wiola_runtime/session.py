@@ -112,7 +112,7 @@ class Session:
     def save(self, path: str | Path) -> None:
         """Write text and state to a file, whole or not at all; see `Model.restore`."""
         with self._held():
-            row = self._row
+            fed_ids, arrays = self._row.dump() if self._row else ([], [])
             saved.write(
                 Path(path),
                 saved.Saved(
@@ -120,8 +120,8 @@ class Session:
                     overflow=self._overflow,
                     token_ids=tuple(self._ids),
                     turns=tuple(self._turns),
-                    fed_ids=tuple(row.token_ids) if row else (),
-                    arrays=tuple(row.dump()) if row else (),
+                    fed_ids=tuple(fed_ids),
+                    arrays=tuple(arrays),
                 ),
             )
 

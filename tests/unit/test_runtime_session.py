@@ -409,6 +409,26 @@ def test_a_stream_that_is_dropped_frees_the_session(bundle, model):
     assert_goes_on_as_new(bundle[0], conversation)
 
 
+def test_what_is_raised_in_the_middle_of_a_call_does_no_harm(bundle, model, monkeypatch):
+    """As Ctrl-C is, after the graph has run and before that is noted."""
+    conversation, graph = model.session(), model._engine.graph
+    conversation.generate(IDS[:10], max_new_tokens=3)
+    run = graph.run
+
+    def interrupted(*arguments):
+        run(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(graph, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        conversation.generate(IDS[10:15], max_new_tokens=3)
+    monkeypatch.setattr(graph, "run", run)
+
+    assert_goes_on_as_new(bundle[0], conversation)
+    conversation.generate(max_new_tokens=2)
+    assert_goes_on_as_new(bundle[0], conversation)
+
+
 # Guessing ahead
 
 
