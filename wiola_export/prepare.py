@@ -129,7 +129,7 @@ def _round_weights(
     """Round blocks of weights on what they are multiplied by."""
     with explain_missing_extra():
         from wiola_export.calibrate.calibration import calibrate  # noqa: PLC0415  torch is heavy
-        from wiola_export.calibrate.levels import too_few_in_block  # noqa: PLC0415
+        from wiola_export.calibrate.levels import lost_too_much  # noqa: PLC0415
         from wiola_export.calibrate.mixed import cost_of_policy, plan_bits  # noqa: PLC0415
     policy = planned_policy(model, options)
     sensitivity: Mapping[str, float] = {}
@@ -146,7 +146,7 @@ def _round_weights(
         done = calibrate(model, windows, options.method, policy, folder, progress)
         policy = dataclasses.replace(policy, rounding=Rounding(round_blocks, done.rounded))
         factors = done.factors
-        if options.target == "cpu" and (warning := too_few_in_block(done.levels)):
+        if options.target == "cpu" and (warning := lost_too_much(done.losses, options.method)):
             progress.warn(warning)
     return Prepared(policy=policy, factors=factors, sensitivity=sensitivity)
 

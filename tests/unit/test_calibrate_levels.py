@@ -1,46 +1,56 @@
-"""One channel that dwarfs the others of its block is seen, and told with the way out."""
+"""One channel that has the others of its block rounded away is seen, and told with the way out."""
 
 import pytest
 import torch
 
-from wiola_export.calibrate.levels import block_levels, too_few_in_block
+from wiola_export.calibrate.levels import lost_in_blocks, lost_too_much
+
+WEIGHTS = [torch.ones(5, 96), torch.ones(3, 96)]
 
 
-@pytest.mark.parametrize(("outlier", "levels"), [(1, 127.0), (10, 12.7), (300, 127 / 300)])
-def test_levels_are_those_of_the_typical_feature_beside_the_largest(outlier, levels):
+def outlier(size):
+    """Return mean squares of features of which one is so much larger."""
     features = torch.ones(96)
-    features[40] = outlier
-
-    assert block_levels(features.square(), 32) == pytest.approx(levels)
-
-
-def test_a_block_that_is_large_throughout_dwarfs_nobody():
-    features = torch.ones(64)
-    features[32:] = 1000
-
-    assert block_levels(features.square(), 32) == pytest.approx(127)
+    features[40] = size
+    return features.square()
 
 
-def test_the_last_block_may_be_shorter_and_the_unit_does_not_matter():
-    features = torch.ones(40)
-    features[39] = 64
-
-    assert block_levels(features.square() * 1e-9, 32) == pytest.approx(127 / 64, rel=1e-5)
+def test_features_alike_lose_the_error_of_a_step_each():
+    assert lost_in_blocks(outlier(1), WEIGHTS, 32) == pytest.approx(1 / 127**2 / 12)
 
 
-def test_features_that_were_never_seen_do_not_count():
-    features = torch.zeros(64)
-    features[:5] = 3.0
+def test_an_outlier_of_no_more_weight_costs_its_block():
+    """As in a checkpoint whose channel is 300 times as large, and read 300 times as small."""
+    weights = [weight.clone() for weight in WEIGHTS]
+    for weight in weights:
+        weight[:, 40] /= 300
 
-    assert block_levels(features, 32) == pytest.approx(127)
-    assert block_levels(torch.zeros(8), 32) == 127
+    lost = lost_in_blocks(outlier(300), weights, 32)
+
+    step = (300 / 127) ** 2 / 12
+    assert lost == pytest.approx(step * 31 / 96, rel=0.02)
+
+
+def test_an_outlier_that_makes_the_product_costs_little():
+    """The others are rounded away, and nobody misses them."""
+    assert lost_in_blocks(outlier(300), WEIGHTS, 32) < 1e-3
+
+
+def test_the_unit_does_not_matter_and_the_last_block_may_be_shorter():
+    squares = outlier(20)
+
+    assert lost_in_blocks(squares * 1e-9, WEIGHTS, 40) == pytest.approx(
+        lost_in_blocks(squares, WEIGHTS, 40), rel=1e-4
+    )
+    assert lost_in_blocks(torch.zeros(96), WEIGHTS, 32) == 0
 
 
 def test_the_worst_input_is_named_with_the_way_out():
-    levels = {"a.weight": 30.0, "b.weight": 1.26, "c.weight": 0.42}
+    losses = {"a.weight": 0.0001, "b.weight": 0.021, "c.weight": 0.3}
 
-    assert too_few_in_block(levels) == (
-        "single channels dwarf the others in 2 of 3 inputs: half of what c reads stays within 0.4 "
-        "of 127 steps in one block; take --method awq-gptq, or give --max-kl to refuse what is lost"
+    assert lost_too_much(losses, "gptq") == (
+        "single channels dwarf the others in 2 of 3 inputs: of what c makes of its input, 8-bit "
+        "activations lose 30.0%; take --method awq-gptq, or give --max-kl to refuse what is lost"
     )
-    assert too_few_in_block({"a.weight": 2.1}) is None
+    assert "; keep them float in a --plan, or give --max-kl" in lost_too_much(losses, "awq-gptq")
+    assert lost_too_much({"a.weight": 0.0039}, "gptq") is None

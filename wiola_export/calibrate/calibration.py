@@ -33,13 +33,13 @@ class Calibration:
     Attributes:
         rounded: Rounded weights by tensor name.
         factors: What rows and columns of a tensor are multiplied by before they are stored.
-        levels: Steps that the typical feature of an input reaches where a kernel rounds it to 8
-            bits in blocks, by a matrix that reads it; empty where no moments were taken.
+        losses: Share of a product's energy that is lost where a kernel rounds its input to 8 bits
+            in blocks, by a matrix that reads it; empty where no moments were taken.
     """
 
     rounded: Spool
     factors: Mapping[str, Factors]
-    levels: Mapping[str, float]
+    losses: Mapping[str, float]
 
 
 def calibrate(
@@ -78,7 +78,7 @@ def calibrate(
             for rescaling, scales in quantizer.quantize(layer, streams):
                 note(factors, layer, rescaling, scales)
         tables.round_untied(groups, streams)
-    return Calibration(rounded=spool, factors=factors, levels=quantizer.levels)
+    return Calibration(rounded=spool, factors=factors, losses=quantizer.losses)
 
 
 def _embed(

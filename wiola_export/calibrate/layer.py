@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wiola_export.calibrate.gptq import corrected, gptq, metric_of
 from wiola_export.calibrate.hidden import HiddenStates, TensorGroups
-from wiola_export.calibrate.levels import block_levels
+from wiola_export.calibrate.levels import lost_in_blocks
 from wiola_export.calibrate.moments import Moments
 from wiola_export.calibrate.rescale import at_reader, find_scales, rescaled
 from wiola_export.calibrate.taps import Stage, input_of, run_tapped, stages
@@ -45,7 +45,7 @@ class LayerQuantizer:
         policy: Which weight is stored how.
         spool: Takes the rounded weights.
         folder: Takes what the float model's matrices read, while a layer is quantized.
-        levels: Takes the steps that the typical feature of each input reaches in its block, by the
+        losses: Takes the share of the energy that rounding each input to 8 bits costs, by the
             first weight that reads it.
     """
 
@@ -53,7 +53,7 @@ class LayerQuantizer:
     policy: Policy
     spool: Spool
     folder: Path
-    levels: dict[str, float] = dataclasses.field(default_factory=dict)
+    losses: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def quantize(self, layer: LoadedLayer, streams: Streams) -> list[tuple[Rescaling, Tensor]]:
         """Quantize one layer, take the streams behind it, and return the rescalings made."""
@@ -104,7 +104,8 @@ class LayerQuantizer:
             for hidden, original in zip(*streams, strict=True):
                 moments.add(input_of(layer, first, hidden, weights), original)
             squares, size = moments.inputs.diagonal(), forms[first].block_size
-            self.levels[layer.full_name(first)] = block_levels(squares, size)
+            loss = lost_in_blocks(squares, list(targets.values()), size)
+            self.losses[layer.full_name(first)] = loss
             found = corrected(list(targets.values()), moments)
             metric = metric_of(moments.inputs)
             codes = {
