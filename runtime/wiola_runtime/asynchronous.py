@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncGenerator, Generator
 
 from wiola_runtime.cancel import Cancellation
 from wiola_runtime.reply import Piece
@@ -10,7 +10,7 @@ from wiola_runtime.reply import Piece
 
 async def pieces(
     stream: Generator[Piece, None, None], cancel: Cancellation
-) -> AsyncIterator[Piece]:
+) -> AsyncGenerator[Piece, None]:
     """Yield the pieces of a stream; leaving early cancels it, and waits until it has ended."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[Piece | None] = asyncio.Queue()

@@ -14,6 +14,7 @@ from wiola_runtime.cancel import Cancellation, Cancelled
 from wiola_runtime.clock import Clock
 from wiola_runtime.config import GenerationConfig
 from wiola_runtime.engine import Engine
+from wiola_runtime.errors import CapacityError
 from wiola_runtime.generate import Logits
 from wiola_runtime.reply import Reply, Result
 from wiola_runtime.row import Row, Rows
@@ -36,11 +37,18 @@ def generate_together(
 
     Raises:
         GenerationError: A prompt is no text, or no ids of the vocabulary.
-        CapacityError: A prompt leaves no room for a reply.
+        CapacityError: A prompt leaves no room for a reply, or the cache grows by itself and the
+            prompts differ in length.
     """
     texts = [engine.ids_of(prompt, begins=True) for prompt in prompts]
     for ids in texts:
         engine.require_room(len(ids))
+    lengths = sorted({len(ids) for ids in texts})
+    if engine.manifest.cache == "growing" and len(lengths) > 1:
+        raise CapacityError(
+            f"prompts of this bundle ({engine.manifest.target}) must have one length to be decoded "
+            f"together, found {lengths} tokens; give one prompt at a time"
+        )
     together = _Together(engine, texts, config, cancel or Cancellation())
     try:
         together.run()

@@ -1,7 +1,7 @@
 """From messages to token ids: a template of the bundle, or the documented format of its family.
 
 What a person wrote never becomes a control token, whatever it spells out: control tokens come from
-the template alone.
+the template alone, and a template with which that cannot be had is refused.
 """
 
 import re
@@ -17,6 +17,8 @@ ROLES = ("system", "user", "assistant")
 # Marks the special tokens that a message spells out, until they are plain text again. It is of a
 # range of Unicode that has no meaning of its own.
 MARK = "\uf8f0"
+# What code in a template may raise.
+MISBEHAVIOUR = (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 
 
 class Chat:
@@ -40,8 +42,8 @@ class Chat:
         self._spec: ChatSpec = spec
         self._tokens = manifest.tokens
         self._tokenizer = tokenizer
-        special = sorted(tokenizer.special_tokens, key=len, reverse=True)
-        self._special = re.compile("|".join(map(re.escape, special)) or r"(?!)")
+        control = sorted(tokenizer.added_tokens, key=len, reverse=True)
+        self._control = re.compile("|".join(map(re.escape, control)) or r"(?!)")
         self._template = None if spec.template is None else compiled(spec.template)
 
     def ids(self, messages: Sequence[Message], *, replies: bool = True) -> list[int]:
@@ -54,10 +56,20 @@ class Chat:
         Raises:
             ChatError: A message is none, or the template refuses the conversation.
         """
-        checked = [self._marked(_checked(message)) for message in messages]
+        given: object = messages
+        if not isinstance(given, Sequence) or isinstance(given, str):
+            raise ChatError(f"messages are {type(given).__name__}; expected a list of them")
+        checked = [_checked(message) for message in messages]
         if not checked:
             raise ChatError("there are no messages; expected at least one with role and content")
-        text = self._rendered(checked, replies=replies)
+        text = self._rendered([self._marked(message) for message in checked], replies=replies)
+        blank = [m | {"content": re.sub(r"\S", "x", m["content"])} for m in checked]
+        expected = self._control.findall(self._rendered(blank, replies=replies))
+        if self._control.findall(text) != expected:
+            raise ChatError(
+                "with this chat template a message would become a control token; take out what "
+                "looks like one, or continue texts with generate instead"
+            )
         ids = self._encoded(text)
         if self._tokens.adds_bos and ids[:1] != [self._tokens.bos_id]:
             ids.insert(0, cast("int", self._tokens.bos_id))
@@ -66,7 +78,8 @@ class Chat:
     def fitting_ids(self, messages: Sequence[Message], context: int) -> list[int]:
         """Return the ids of a conversation without the oldest messages that leave no room.
 
-        The system's messages and the last one stay; they may still be too long.
+        The system's messages and the last one stay, which may still be too long; what is left of
+        the others begins with a user's message.
         """
         kept = list(messages)
         ids = self.ids(kept)
@@ -75,13 +88,15 @@ class Chat:
             if oldest is None:
                 break
             del kept[oldest]
+            while oldest < len(kept) - 1 and kept[oldest]["role"] == "assistant":
+                del kept[oldest]
             ids = self.ids(kept)
         return ids
 
     def _marked(self, message: dict[str, str]) -> dict[str, str]:
-        """Break the special tokens that a content spells out."""
+        """Break the control tokens that a content spells out."""
         content = message["content"].replace(MARK, "")
-        broken = self._special.sub(lambda found: found[0][0] + MARK + found[0][1:], content)
+        broken = self._control.sub(lambda found: found[0][0] + MARK + found[0][1:], content)
         return message | {"content": broken}
 
     def _rendered(self, messages: Sequence[dict[str, str]], *, replies: bool) -> str:
@@ -99,11 +114,9 @@ class Chat:
         """Encode control tokens as themselves, and everything between them as plain text."""
         ids: list[int] = []
         start = 0
-        for found in self._special.finditer(text):
+        for found in self._control.finditer(text):
             ids += self._tokenizer.encode_plain(text[start : found.start()].replace(MARK, ""))
-            token_id = self._tokenizer.special_id(found[0])
-            assert token_id is not None, "it was found by its text"
-            ids.append(token_id)
+            ids.append(self._tokenizer.added_tokens[found[0]])
             start = found.end()
         return ids + self._tokenizer.encode_plain(text[start:].replace(MARK, ""))
 
@@ -146,7 +159,7 @@ def compiled(source: str) -> Any:  # noqa: ANN401  jinja2 is not there for every
     environment.globals["raise_exception"] = _refuse
     try:
         return environment.from_string(source)
-    except jinja2.TemplateError as error:
+    except (jinja2.TemplateError, *MISBEHAVIOUR) as error:
         raise ChatError(f"the bundle's chat template is not valid ({error}); export again") from (
             error
         )
@@ -162,7 +175,7 @@ def rendered(template: Any, **values: object) -> str:  # noqa: ANN401
 
     try:
         return str(template.render(**values))
-    except (jinja2.TemplateError, TypeError, ValueError, OverflowError) as error:
+    except (jinja2.TemplateError, *MISBEHAVIOUR) as error:
         raise ChatError(f"the chat template refuses this conversation ({error})") from error
 
 

@@ -1,4 +1,4 @@
-"""Continue a text with an exported Wiola bundle."""
+"""Continue a text with an exported Wiola bundle, or chat with it."""
 
 import argparse
 import dataclasses
@@ -110,7 +110,9 @@ def _run(model: Model, arguments: argparse.Namespace) -> None:
     if arguments.prompt is None:
         if arguments.json:
             raise GenerationError("--json needs --prompt or --self-test; a chat has no result")
-        Terminal(model, _changes(arguments)).run()
+        changes = _changes(arguments)
+        model.defaults.changed(changes)  # what is out of range is said once, and now
+        Terminal(model, changes).run()
         return
     prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
     for piece in model.stream(prompt, **_changes(arguments)):

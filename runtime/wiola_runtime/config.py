@@ -4,14 +4,16 @@ import dataclasses
 import math
 import secrets
 from collections.abc import Callable, Collection, Mapping
+from numbers import Integral
 from types import MappingProxyType
-from typing import Any, Self, TypedDict
+from typing import Any, Self, TypedDict, cast
 
 from wiola_runtime.errors import GenerationError
 
 # Choices among likely tokens: without effect where the likeliest is always taken.
 DRAWS = ("top_k", "top_p", "min_p", "typical_p")
 MOST_LOGPROBS = 100
+LARGEST = 1e12  # float32 logits take it
 MOST_DRAFT_TOKENS = 64
 
 
@@ -61,7 +63,9 @@ class GenerationConfig:
         logprobs: For every token, report its log probability and those of so many likeliest
             tokens; None reports nothing. They are the model's own, before any choice made here.
         draft_tokens: Guess so many tokens ahead where the text repeats itself, and check them in
-            one pass: the same reply, sooner. 0 guesses nothing.
+            one pass: the same reply, sooner, as far as the kernels round one token and several
+            alike (floats do; of two nearly equal tokens, quantized weights may take the other).
+            0 guesses nothing.
     """
 
     temperature: float = 0.0
@@ -83,11 +87,11 @@ class GenerationConfig:
 
     def __post_init__(self) -> None:
         """Take collections as they come, then check every field."""
-        set_field = object.__setattr__
         stop: str | Collection[str] = self.stop
-        set_field(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
-        set_field(self, "stop_ids", frozenset(self.stop_ids))
-        set_field(self, "logit_bias", MappingProxyType(dict(self.logit_bias)))
+        texts = [stop] if isinstance(stop, str) else stop
+        _collect(self, "stop", tuple, texts, "texts")
+        _collect(self, "stop_ids", frozenset, self.stop_ids, "integers >= 0")
+        _collect(self, "logit_bias", _frozen, self.logit_bias, "finite numbers by token id")
         _check(self, "temperature", lambda v: math.isfinite(v) and v >= 0, "finite and >= 0")
         _check(self, "top_k", _optional(_counts_from(1)), "an integer >= 1, or None")
         _check(self, "top_p", _optional(lambda v: 0 < v <= 1), "in (0, 1]")
@@ -95,12 +99,14 @@ class GenerationConfig:
         _check(self, "typical_p", _optional(lambda v: 0 < v <= 1), "in (0, 1]")
         positive = (lambda v: math.isfinite(v) and v > 0), "finite and > 0"
         _check(self, "repetition_penalty", *positive)
-        _check(self, "presence_penalty", math.isfinite, "a finite number")
-        _check(self, "frequency_penalty", math.isfinite, "a finite number")
+        _check(self, "repetition_penalty", lambda v: 1 / LARGEST < v < LARGEST, "of usual size")
+        for penalty in ("presence_penalty", "frequency_penalty"):
+            _check(self, penalty, math.isfinite, "a finite number")
+            _check(self, penalty, lambda v: abs(v) < LARGEST, "of usual size")
         _check(self, "logit_bias", _is_bias, "finite numbers by token id")
         _check(self, "seed", _optional(_counts_from(0)), "an integer >= 0, or None")
         _check(self, "max_new_tokens", _counts_from(0), "an integer >= 0")
-        _check(self, "stop", all, "texts of at least 1 character")
+        _check(self, "stop", _are_texts, "texts of at least 1 character")
         _check(self, "stop_ids", lambda ids: all(map(_counts_from(0), ids)), "integers >= 0")
         few = _optional(lambda v: is_count(v, 0) and v <= MOST_LOGPROBS)
         _check(self, "logprobs", few, f"an integer from 0 to {MOST_LOGPROBS}, or None")
@@ -162,8 +168,9 @@ Valid = Callable[[Any], object]
 
 
 def is_count(value: object, minimum: int) -> bool:
-    """Tell whether a value is an integer of at least `minimum`."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+    """Tell whether a value is an integer of at least `minimum`, numpy's included."""
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    return whole and int(cast("int", value)) >= minimum
 
 
 def _counts_from(minimum: int) -> Valid:
@@ -174,15 +181,36 @@ def _optional(valid: Valid) -> Valid:
     return lambda value: value is None or valid(value)
 
 
+def _are_texts(found: Collection[object]) -> bool:
+    return all(isinstance(text, str) and text for text in found)
+
+
 def _is_bias(bias: Mapping[int, float]) -> bool:
-    return all(is_count(token_id, 0) and math.isfinite(bias[token_id]) for token_id in bias)
+    return all(
+        is_count(token_id, 0) and math.isfinite(value) and abs(value) < LARGEST
+        for token_id, value in bias.items()
+    )
+
+
+def _frozen(bias: Mapping[int, float]) -> Mapping[int, float]:
+    return MappingProxyType(dict(bias))
+
+
+def _collect(
+    config: GenerationConfig, field: str, kind: Callable[[Any], object], value: object, wanted: str
+) -> None:
+    """Take a collection as it comes."""
+    try:
+        object.__setattr__(config, field, kind(value))
+    except (TypeError, ValueError) as error:
+        raise GenerationError(f"{field} is {value!r}; expected {wanted}") from error
 
 
 def _check(config: GenerationConfig, field: str, valid: Valid, expected: str) -> None:
     value = getattr(config, field)
     try:
         fits = valid(value)
-    except TypeError:  # a value that cannot even be compared
+    except (TypeError, ValueError, OverflowError):  # a value that cannot even be compared
         fits = False
     if not fits:
         shown = dict(value) if isinstance(value, Mapping) else value

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from wiola_runtime.chat import Chat
 from wiola_runtime.config import GenerationChanges, GenerationConfig
 from wiola_runtime.errors import CapacityError, GenerationError, WiolaRuntimeError
@@ -68,6 +70,9 @@ class Engine:
             GenerationError: The text is no Unicode, the ids are not of this vocabulary, or there
                 is nothing to begin with.
         """
+        given: object = content
+        if not isinstance(given, str | Sequence | np.ndarray):
+            raise GenerationError(f"prompt is {given!r}; expected text or token ids")
         if isinstance(content, str):
             ids = self.tokenizer.encode(content, begins=begins)
         else:

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wiola_runtime import devices
-from wiola_runtime.errors import CapacityError
 from wiola_runtime.manifest import Manifest, StateSpec
 from wiola_runtime.opening import GraphOptions, check_names, import_onnxruntime, open_session
 from wiola_runtime.state import (
@@ -131,18 +130,14 @@ class Graph:
         return self._state(past, sizes, length)
 
     def together(self, states: Sequence[State]) -> State:
-        """Return one state whose rows are those of several; they may differ in length.
+        """Return one state whose rows are those of several.
 
-        Raises:
-            CapacityError: The graph's cache grows, so that rows must have one length.
+        They may differ in length where the cache is shared.
         """
         lengths = np.concatenate([state.lengths for state in states])
         capacity = max(state.capacity for state in states)
-        if self._manifest.cache == "growing" and len(set(lengths.tolist())) > 1:
-            raise CapacityError(
-                f"rows of this bundle ({self._manifest.target}) must have one length to be decoded "
-                f"together, found {sorted(set(lengths.tolist()))}; give one prompt at a time"
-            )
+        one_length = len(set(lengths.tolist())) == 1
+        assert one_length or self._manifest.cache == "shared", "a growing cache has one length"
         longest = int(lengths.max())
         past = []
         for index, spec in enumerate(self._manifest.states):

@@ -4,7 +4,7 @@ Axes: B batch row, T positions, V vocabulary.
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack, cast, overload
@@ -87,6 +87,11 @@ class Model:
         self.load_seconds = load_seconds
         self._engine = Engine(graph, manifest, tokenizer)
 
+    @property
+    def defaults(self) -> GenerationConfig:
+        """What a reply is made with where nothing is chosen: the bundle's generation_config."""
+        return self._engine.defaults
+
     def session(self, *, overflow: Overflow = "error") -> Session:
         """Begin a conversation.
 
@@ -145,11 +150,11 @@ class Model:
             CapacityError: A prompt leaves no room for a reply.
         """
         if is_several(prompt):
-            if on_text is not None:
-                raise GenerationError("on_text takes one prompt; stream several one by one")
-            return generate_together(
-                self._engine, prompt, self._engine.config(config, changes), cancel
-            )
+            chosen = self._engine.config(config, changes)
+            if on_text is not None or chosen.draft_tokens:
+                option = "draft_tokens" if on_text is None else "on_text"
+                raise GenerationError(f"{option} takes one prompt; give several one by one")
+            return generate_together(self._engine, prompt, chosen, cancel)
         return self.session().generate(
             cast("Content", prompt), config, cancel=cancel, on_text=on_text, **changes
         )
@@ -191,7 +196,7 @@ class Model:
         prompt: Content,
         config: GenerationConfig | None = None,
         **changes: Unpack[GenerationChanges],
-    ) -> AsyncIterator[Piece]:
+    ) -> AsyncGenerator[Piece, None]:
         """Do what `stream` does on a thread of its own; leaving the loop ends the work."""
         return self.session().astream(prompt, config, **changes)
 

@@ -7,18 +7,24 @@ state holds), and `state_0` … in the order of the manifest's states.
 import dataclasses
 import json
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wiola_runtime.config import is_count
 from wiola_runtime.errors import SessionError
 from wiola_runtime.manifest import Manifest
+from wiola_runtime.state import DTYPES, shape_of
 
 FORMAT_VERSION = 1
 # What numpy, zipfile and json raise at a file that is not what it should be.
-DAMAGES = (AttributeError, EOFError, KeyError, OSError, TypeError, ValueError, zipfile.BadZipFile)
+DAMAGES = (
+    *(ArithmeticError, AttributeError, EOFError, LookupError, NotImplementedError, OSError),
+    *(RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error),
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +64,14 @@ def write(path: Path, content: Saved) -> None:
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
     arrays["token_ids"] = np.asarray(content.token_ids, np.int64)
     arrays["fed_ids"] = np.asarray(content.fed_ids, np.int64)
-    partial = path.with_name(f".{path.name}.partial")
     try:
+        if path.exists() and not path.is_file():
+            raise SessionError(f"{path} is no file; save under another name")
+        partial = path.with_name(f".{path.name}.partial")
         with partial.open("wb") as file:
             np.savez(file, **arrays)
         partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
+    except (OSError, ValueError) as error:  # no room, no such folder, or no name at all
         raise SessionError(f"{path} cannot be written ({error}); save elsewhere") from error
 
 
@@ -88,18 +95,44 @@ def read(path: Path, manifest: Manifest) -> Saved:
         raise SessionError(f"{path} has format {version}; this runtime reads {FORMAT_VERSION}")
     if bundle != manifest.fingerprint:
         raise SessionError(
-            f"{path} belongs to another bundle ({bundle[:12]}…), not to {manifest.name} "
+            f"{path} belongs to another bundle ({str(bundle)[:12]}…), not to {manifest.name} "
             f"({manifest.fingerprint[:12]}…); restore it there"
         )
     names = [f"state_{index}" for index in range(len(manifest.states))]
-    found = tuple(arrays[name] for name in names if name in arrays)
-    if len(found) not in (0, len(names)) or len(found) != len(arrays):
-        raise SessionError(f"{path} is damaged: it holds {len(found)} of {len(names)} states")
+    states = tuple(arrays.pop(name) for name in names if name in arrays)
+    if arrays or not _fits(header, token_ids, fed_ids, states, manifest):
+        raise SessionError(f"{path} is damaged: text and state do not fit each other")
     return Saved(
         bundle=bundle,
         overflow=header["overflow"],
         token_ids=tuple(token_ids.tolist()),
         turns=tuple(header["turns"]),
         fed_ids=tuple(fed_ids.tolist()),
-        arrays=found,
+        arrays=states,
     )
+
+
+def _fits(
+    header: dict[str, Any],
+    token_ids: NDArray[Any],
+    fed_ids: NDArray[Any],
+    states: tuple[NDArray[Any], ...],
+    manifest: Manifest,
+) -> bool:
+    """Tell whether what a file holds could have been written by a session of the bundle."""
+    turns, size = header.get("turns"), int(fed_ids.size)
+    if header.get("overflow") not in ("error", "truncate") or not isinstance(turns, list):
+        return False
+    known = all(_are_ids(ids, manifest) for ids in (token_ids, fed_ids))
+    if not known or not all(is_count(at, 0) and at <= token_ids.size for at in turns):
+        return False
+    sizes = {"B": 1, "C": size, "P": size}
+    wanted = [(shape_of(spec.axes, sizes), DTYPES[spec.dtype]) for spec in manifest.states]
+    found = [(array.shape, array.dtype.type) for array in states]
+    return found == wanted or (size == 0 and not found)
+
+
+def _are_ids(ids: NDArray[Any], manifest: Manifest) -> bool:
+    if ids.ndim != 1 or ids.dtype != np.int64 or ids.size > manifest.context_length:
+        return False
+    return ids.size == 0 or 0 <= int(ids.min()) <= int(ids.max()) < manifest.vocab_size

@@ -52,7 +52,12 @@ def check_ids(
         GenerationError: The ids are none, no integers, or outside the vocabulary.
         CapacityError: T is more than the context.
     """
-    ids = np.asarray(token_ids)
+    try:
+        ids = np.asarray(token_ids)
+    except ValueError as error:
+        raise GenerationError(
+            "token ids are of unequal lengths; expected (T,) or (B, T)"
+        ) from error
     if ids.size == 0 or ids.ndim not in ID_AXES or ids.dtype.kind not in "iu":
         raise GenerationError(
             f"token ids have shape {ids.shape} and type {ids.dtype}; "

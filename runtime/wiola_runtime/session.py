@@ -1,17 +1,21 @@
 """One conversation: a text that grows, and its state in the graph."""
 
 import contextlib
-import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from pathlib import Path
 from typing import Literal, Self, Unpack
 
 from wiola_runtime import asynchronous, saved
 from wiola_runtime.cancel import Cancellation, Cancelled
 from wiola_runtime.chat import Message
-from wiola_runtime.config import GenerationChanges, GenerationConfig
+from wiola_runtime.config import GenerationChanges, GenerationConfig, is_count
 from wiola_runtime.engine import Engine
-from wiola_runtime.errors import CapacityError, GenerationError, SessionError
+from wiola_runtime.errors import (
+    CapacityError,
+    GenerationError,
+    WiolaRuntimeError,
+)
+from wiola_runtime.exclusive import Exclusive
 from wiola_runtime.reply import Piece, Reply, Result
 from wiola_runtime.row import Row, Watched
 from wiola_runtime.write import write
@@ -42,7 +46,7 @@ class Session:
         self._ids: list[int] = []
         self._turns: list[int] = []  # where each begins
         self._row: Row | None = None
-        self._lock = threading.Lock()
+        self._held = Exclusive()
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -94,7 +98,7 @@ class Session:
             GenerationError: There are not so many.
         """
         with self._held():
-            if not 0 <= n_tokens <= len(self._ids):
+            if not is_count(n_tokens, 0) or n_tokens > len(self._ids):
                 raise GenerationError(
                     f"n_tokens is {n_tokens}; expected 0 to {len(self._ids)}, the tokens there are"
                 )
@@ -147,13 +151,9 @@ class Session:
     ) -> Result:
         """Append a turn, if given, and return the whole reply; see `stream`.
 
-        Args:
-            content: Text or token ids.
-            config: What the reply is made with; None takes the bundle's defaults.
-            cancel: Ends the reply when it is turned; what is there is returned.
-            on_text: Is given each piece of text. If it raises `Cancelled`, the reply ends; any
-                other exception comes back to the caller, and the session keeps what is there.
-            **changes: Fields of the config, replaced.
+        `cancel` ends the reply when it is turned; what is there is returned. `on_text` is given
+        each piece of text. If it raises `Cancelled`, the reply ends; any other exception comes back
+        to the caller, and the session keeps what is there.
         """
         cancel = cancel or Cancellation()
         result: Result | None = None
@@ -189,10 +189,15 @@ class Session:
         """
         chosen = self._engine.config(config, changes)
         with self._held():
-            if content is not None or not self._ids:
-                self._append("" if content is None else content)
-            self._make_room()
-            Reply(self._engine, self._ids, chosen)  # refuses what it cannot be made with
+            before = list(self._ids), list(self._turns)
+            try:
+                if content is not None:
+                    self._append(content)
+                self._make_room()
+                Reply(self._engine, self._ids, chosen)  # refuses what it cannot be made with
+            except WiolaRuntimeError:
+                self._ids, self._turns = before
+                raise
         return self._pieces(chosen, cancel or Cancellation())
 
     def chat(
@@ -234,8 +239,11 @@ class Session:
         content: Content | None = None,
         config: GenerationConfig | None = None,
         **changes: Unpack[GenerationChanges],
-    ) -> AsyncIterator[Piece]:
-        """Do what `stream` does on a thread of its own; leaving the loop cancels it."""
+    ) -> AsyncGenerator[Piece, None]:
+        """Do what `stream` does on a thread of its own; closing the iterator cancels it.
+
+        asyncio closes one that is left early some time later: `contextlib.aclosing` does at once.
+        """
         cancel = Cancellation()
         return asynchronous.pieces(self.stream(content, config, cancel=cancel, **changes), cancel)
 
@@ -247,15 +255,15 @@ class Session:
 
     def _append(self, content: Content) -> None:
         ids = self._engine.ids_of(content, begins=not self._ids)
-        if self._overflow == "error":
-            self._engine.require_room(len(self._ids) + len(ids))
-        else:
-            self._engine.require_room(len(ids))
+        stays = len(self._first()) if self._overflow == "truncate" else len(self._ids)
+        self._engine.require_room(stays + len(ids))
         self._turns.append(len(self._ids))
         self._ids.extend(ids)
 
     def _make_room(self) -> None:
         """Forget the oldest turns until there is room for a reply; the first token of all stays."""
+        if not self._ids:
+            self._append("")
         context = self._engine.manifest.context_length
         while len(self._ids) >= context:
             if self._overflow == "error" or len(self._turns) < 2:  # noqa: PLR2004  a turn remains
@@ -263,13 +271,18 @@ class Session:
                     f"the conversation has {len(self._ids)} tokens, the context {context}; rewind "
                     "it, or open sessions with overflow='truncate'"
                 )
-            first = self._ids[:1] if self._ids[0] == self._engine.manifest.tokens.bos_id else []
+            first = self._first()
             dropped = self._turns[1] - len(first)
             self._ids = first + self._ids[self._turns[1] :]
             self._turns = [0, *(start - dropped for start in self._turns[2:])]
 
+    def _first(self) -> list[int]:
+        """Return the token that stands at the beginning of every text, where it does."""
+        return self._ids[:1] if self._ids[:1] == [self._engine.manifest.tokens.bos_id] else []
+
     def _pieces(self, config: GenerationConfig, cancel: Cancellation) -> Pieces:
         with self._held():
+            self._make_room()  # the text may be another than at the call
             row, reused = self._aligned()
             prompt = list(self._ids)
             reply = Reply(self._engine, prompt, config, reused)
@@ -284,15 +297,3 @@ class Session:
             self._row = Row(self._engine.graph)
         shared = self._row.shares(self._ids)
         return self._row, self._row.rewind(min(shared, len(self._ids) - 1))
-
-    @contextlib.contextmanager
-    def _held(self) -> Iterator[None]:
-        if not self._lock.acquire(blocking=False):
-            raise SessionError(
-                "the session is in use by another thread or a stream that is not finished; "
-                "finish or close the stream, or give each thread a session of its own"
-            )
-        try:
-            yield
-        finally:
-            self._lock.release()

@@ -1,6 +1,7 @@
 """A conversation in the terminal: `wiola-run BUNDLE` without a prompt."""
 
 import contextlib
+import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from wiola_runtime.cancel import Cancellation
 from wiola_runtime.config import GenerationChanges
-from wiola_runtime.errors import ChatError, WiolaRuntimeError
+from wiola_runtime.errors import ChatError, SessionError, WiolaRuntimeError
 from wiola_runtime.model import Model
 from wiola_runtime.session import Pieces, Session
 
@@ -82,20 +83,37 @@ class Terminal:
         if not path:
             _say("/save needs a file name")
             return
-        self._session.save(Path(path))
-        _say(f"saved {self._session.token_count} tokens to {path}")
+        if self._messages is None:
+            self._session.save(Path(path))
+            _say(f"saved {self._session.token_count} tokens to {path}")
+            return
+        text = json.dumps(self._messages, ensure_ascii=False, indent=2)
+        try:
+            Path(path).write_text(text, encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise SessionError(f"{path} cannot be written ({error}); save elsewhere") from error
+        _say(f"saved {len(self._messages)} messages to {path}")
 
     def _load(self, path: str) -> None:
         if not path:
             _say("/load needs a file name")
             return
-        self._session = self._model.restore(Path(path))
-        # A file holds the text, not who said what: it is gone on with as a text.
-        self._messages = None
-        _say(f"loaded {self._session.token_count} tokens; lines continue the text")
+        if self._messages is None:
+            self._session = self._model.restore(Path(path))
+            _say(f"loaded {self._session.token_count} tokens")
+            return
+        try:
+            messages = json.loads(Path(path).read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise SessionError(f"{path} not found; /save writes such a file") from error
+        except (OSError, ValueError, RecursionError) as error:
+            raise SessionError(f"{path} is no saved chat ({error})") from error
+        self._model.chat_ids(messages)  # refuses what are no messages
+        self._messages = messages
+        _say(f"loaded {len(messages)} messages")
 
     def _reset(self) -> None:
-        self._session = self._model.session(overflow="truncate")
+        self._session, self._last = self._model.session(overflow="truncate"), None
         self._messages = [] if _can_chat(self._model) else None
         _say("a new conversation")
 

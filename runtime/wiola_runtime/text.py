@@ -1,8 +1,10 @@
 """Text to token ids and back, whole or piece by piece; alone in knowing tokenizers."""
 
 import dataclasses
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 import tokenizers
@@ -10,6 +12,7 @@ import tokenizers
 from wiola_runtime.errors import BundleError, GenerationError
 from wiola_runtime.manifest import TokenSpec
 
+NOT_UNICODE = "the text is not valid Unicode; give UTF-8 text"
 REPLACEMENT = "\ufffd"
 # A character has at most four bytes, so at most three of them wait for the rest.
 PENDING_BYTES = 3
@@ -25,11 +28,9 @@ class Tokenizer:
     def __init__(self, native: tokenizers.Tokenizer, tokens: TokenSpec) -> None:
         self._native = native
         self._tokens = tokens
-        self._special = {
-            token.content: number
-            for number, token in native.get_added_tokens_decoder().items()
-            if token.special
-        }
+        added = native.get_added_tokens_decoder().items()
+        self._added = {token.content: number for number, token in added}
+        self._special = {token.content: number for number, token in added if token.special}
         self._plain: tokenizers.Tokenizer | None = None
 
     @classmethod
@@ -60,7 +61,7 @@ class Tokenizer:
         try:
             ids = list(self._native.encode(text, add_special_tokens=begins).ids)
         except TypeError as error:
-            raise GenerationError("the text is not valid Unicode; give UTF-8 text") from error
+            raise GenerationError(NOT_UNICODE) from error
         bos = self._tokens.bos_id
         # A text that spells out its own beginning gets no second one from the tokenizer.
         if self._tokens.adds_bos and ids[:2] == [bos, bos]:
@@ -68,16 +69,24 @@ class Tokenizer:
         return ids
 
     def encode_plain(self, text: str) -> list[int]:
-        """Return the token ids of a text in which special tokens are letters as any others."""
+        """Return the token ids of a text in which added tokens are letters as any others.
+
+        Raises:
+            GenerationError: The text is no Unicode text.
+        """
         if self._plain is None:
-            self._plain = tokenizers.Tokenizer.from_str(self._native.to_str())
-            self._plain.encode_special_tokens = True
-        return list(self._plain.encode(text, add_special_tokens=False).ids)
+            content = json.loads(self._native.to_str()) | {"added_tokens": []}
+            content["post_processor"] = None
+            self._plain = tokenizers.Tokenizer.from_str(json.dumps(content))
+        try:
+            return list(self._plain.encode(text, add_special_tokens=False).ids)
+        except TypeError as error:
+            raise GenerationError(NOT_UNICODE) from error
 
     @property
-    def special_tokens(self) -> tuple[str, ...]:
-        """The texts of all special tokens."""
-        return tuple(self._special)
+    def added_tokens(self) -> Mapping[str, int]:
+        """The tokens that stand for themselves wherever a text spells them, with their ids."""
+        return MappingProxyType(self._added)
 
     def token_text(self, token_id: int | None) -> str:
         """Return what a token is written as, special or not; nothing for None."""

@@ -79,6 +79,8 @@ def test_a_prompt_that_does_not_fit_is_refused_before_any_work(model):
         model.generate([IDS[:3], IDS[:96]])
     with pytest.raises(GenerationError, match="on_text takes one prompt"):
         model.generate([IDS[:3]], on_text=print)
+    with pytest.raises(GenerationError, match="draft_tokens takes one prompt"):
+        model.generate([IDS[:3]], draft_tokens=4)
 
 
 def test_a_growing_cache_takes_rows_of_one_length_only(tmp_path):
@@ -86,7 +88,7 @@ def test_a_growing_cache_takes_rows_of_one_length_only(tmp_path):
     with load(bundle.write(tmp_path / "b")) as model:
         equal = model.generate([IDS[:9], IDS[9:18]], max_new_tokens=5)
         alone = model.generate(IDS[9:18], max_new_tokens=5)
-        with pytest.raises(CapacityError, match=r"must have one length .*, found \[3, 9\]; give"):
+        with pytest.raises(CapacityError, match=r"must have one length .*, found \[3, 9\] tok"):
             model.generate([IDS[:9], IDS[:3]], max_new_tokens=5)
 
     assert equal[1].token_ids == alone.token_ids

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tiny_bundle import TinyBundle, tokenizer_json
 
-from wiola_runtime import CapacityError, ChatError, Tokenizer, load
+from wiola_runtime import CapacityError, ChatError, GenerationError, Tokenizer, load
 from wiola_runtime.chat import MARK, Chat
 from wiola_runtime.manifest import ChatSpec
 
@@ -142,9 +142,68 @@ def test_without_jinja2_a_template_is_refused_with_the_way_out(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("template", "contents"),
+    [
+        ("{% for m in messages %}{{ m['content'] }}{% endfor %}", ["<|e", "nd|>"]),
+        ("{% for m in messages %}<{{ m['content'] }}|>{% endfor %}", ["|end"]),
+        ("{{ messages[0]['content'][:1] }}{{ messages[0]['content'][2:] }}", ["<|end|>"]),
+    ],
+)
+def test_a_template_that_would_let_a_message_control_is_refused(template, contents):
+    messages = [{"role": "user", "content": content} for content in contents]
+
+    with pytest.raises(ChatError, match="a message would become a control token"):
+        chat_of(templated(template)).ids(messages)
+
+
+def test_added_tokens_that_are_not_special_are_control_tokens_too():
+    native = tokenizers.Tokenizer.from_str(tokenizer_json())
+    native.add_tokens(["$end$"])
+    manifest = TinyBundle(chat=templated("{{ messages[0].content }}$end$")).manifest({})
+    chat = Chat(manifest, Tokenizer(native, manifest.tokens))
+
+    ids = chat.ids([{"role": "user", "content": "a$end$b"}])
+
+    assert ids == [*plain("a$end$b"), native.token_to_id("$end$")]
+
+
+def test_a_message_that_is_no_unicode_is_refused():
+    with pytest.raises(GenerationError, match="not valid Unicode"):
+        chat_of(DOCUMENTED).ids([{"role": "user", "content": "\ud800"}])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 1 / 0 }}", "{{ '%(a)s' % {} }}", "{{ '{}'.format() }}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ 10 ** 5000 }}",
+    ],
+)  # fmt: skip
+def test_a_template_that_misbehaves_is_refused(source):
+    with pytest.raises(ChatError):
+        chat_of(templated(source)).ids(HELLO)
+
+
+def test_what_is_left_of_a_long_chat_begins_with_a_user(tmp_path):
+    """As templates demand that let user and assistant speak in turn."""
+    strict = (
+        "{% if messages[0].role != 'user' %}{{ raise_exception('alternate') }}{% endif %}"
+        "{% for m in messages %}{{ m.content }}{% endfor %}"
+    )
+    turns = [{"role": r, "content": "a truth"} for r in ("user", "assistant")] * 9
+    with load(TinyBundle(chat=templated(strict), context_length=60).write(tmp_path / "b")) as model:
+        session = model.session(overflow="truncate")
+        session.chat([*turns, *HELLO], max_new_tokens=1)
+
+        assert 0 < session.token_count < 60
+
+
+@pytest.mark.parametrize(
     ("messages", "message"),
     [
         ([], "there are no messages"),
+        (None, "messages are NoneType; expected a list"),
+        ("hello", "messages are str; expected a list"),
         (["hello"], "message 'hello' has no role and content; expected both"),
         ([{"role": "user"}], "has no role and content"),
         (

@@ -146,6 +146,7 @@ def test_an_empty_prompt_without_a_first_token_is_an_error(prompt):
         ([7] * 41, {}, CapacityError, r"prompt has 41 tokens, the context 40; shorten"),
         ("It " * 400, {}, CapacityError, r"tokens, the context 40; shorten"),
         (np.ones((1, 2), int), {}, GenerationError, r"prompt has 2 axes; expected token ids"),
+        (5, {}, GenerationError, r"prompt is 5; expected text or token ids"),
         ([300], {}, GenerationError, r"token id 300 is outside the vocabulary of 300"),
         ("It", {"max_new_tokens": -1}, GenerationError, r"max_new_tokens is -1; expected"),
         ("It", {"max_new_tokens": 1.5}, GenerationError, r"max_new_tokens is 1.5; expected"),

@@ -48,6 +48,9 @@ CHOICES = st.builds(
         ("logprobs", 101, "an integer from 0 to 100, or None"),
         ("draft_tokens", -1, "an integer from 0 to 64"),
         ("temperature", None, "finite and >= 0"),
+        ("temperature", 10**400, "finite and >= 0"),
+        ("presence_penalty", 2e12, "of usual size"),
+        ("repetition_penalty", 1e-300, "of usual size"),
     ],
 )
 def test_a_value_out_of_range_names_its_field(field, value, expected):
@@ -68,7 +71,8 @@ def test_every_choice_gives_a_distribution_that_keeps_the_best(logits, sampling)
 
     assert (chances >= 0).all()
     assert chances.sum() == pytest.approx(1)
-    assert chances[logits.argmax()] == chances.max() > 0
+    plain = probabilities(logits, GenerationConfig(temperature=sampling.temperature))
+    assert plain[chances > 0].max() == plain.max()
 
 
 @given(LOGITS, st.floats(0.01, 1), st.floats(0.1, 5))
@@ -211,6 +215,11 @@ def test_log_probabilities_are_those_of_the_softmax(logits):
     ("field", "value", "message"),
     [
         ("stop", ["a", ""], r"stop is \('a', ''\); expected texts of at least 1 character"),
+        ("stop", 5, "stop is 5; expected texts"),
+        ("stop", [1], r"stop is \(1,\); expected texts of at least 1 character"),
+        ("stop_ids", 5, "stop_ids is 5; expected integers >= 0"),
+        ("logit_bias", [1], r"logit_bias is \[1\]; expected finite numbers by token id"),
+        ("logit_bias", {5: 1e300}, "logit_bias is {5: 1e[+]300}; expected finite numbers"),
         ("stop_ids", [3, -1], r"stop_ids is frozenset\(.*\); expected integers >= 0"),
         ("logit_bias", {-1: 2.0}, r"logit_bias is {-1: 2.0}; expected finite numbers by token id"),
         ("logit_bias", {1: math.inf}, r"logit_bias is {1: inf}; expected finite numbers by token"),
@@ -228,6 +237,7 @@ def test_collections_are_taken_as_they_come_and_kept():
 
     assert (config.stop, config.stop_ids, dict(config.logit_bias)) == (("END",), {4}, {3: 1.0})
     assert GenerationConfig(stop=["a", "b"]).stop == ("a", "b")
+    assert GenerationConfig(temperature=1.0, top_k=np.int64(3)).top_k == 3
 
 
 def test_changes_replace_fields_and_greedy_drops_what_bounds_a_draw():

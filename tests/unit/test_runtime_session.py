@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -236,7 +237,7 @@ def test_a_last_turn_that_is_too_long_alone_is_refused(model):
     with pytest.raises(CapacityError, match="the prompt has 96 tokens, the context 96"):
         conversation.append(IDS[:96])
     conversation.append([1, *IDS[:20]])
-    with pytest.raises(CapacityError, match="the conversation has 96 tokens, the context 96"):
+    with pytest.raises(CapacityError, match="the prompt has 96 tokens, the context 96"):
         conversation.generate(IDS[:95], max_new_tokens=1)
 
 
@@ -536,7 +537,7 @@ def test_a_file_of_another_format_or_with_states_missing_is_refused(model, tmp_p
     header = json.loads(arrays["header"].tobytes())
 
     np.savez(path, **{name: array for name, array in arrays.items() if name != "state_1"})
-    with pytest.raises(SessionError, match=r"is damaged: it holds 2 of 3 states$"):
+    with pytest.raises(SessionError, match=r"is damaged: text and state do not fit each other$"):
         model.restore(path)
     later = np.frombuffer(json.dumps(header | {"format_version": 2}).encode(), np.uint8)
     np.savez(path, **(arrays | {"header": later}))
@@ -544,7 +545,89 @@ def test_a_file_of_another_format_or_with_states_missing_is_refused(model, tmp_p
         model.restore(path)
 
 
-@pytest.mark.parametrize("n_tokens", [-1, 31])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"header": {"turns": 5}}, {"header": {"turns": [-5, 1000]}}, {"header": {"overflow": "x"}},
+        {"token_ids": np.asarray([-1])}, {"token_ids": np.asarray([[3]])},
+        {"token_ids": np.asarray([1.5])}, {"token_ids": np.asarray([10_000])},
+        {"fed_ids": np.arange(5, 9)}, {"state_0": np.zeros((1, 1, 2, 16), np.float32)},
+        {"state_2": np.zeros((1, 5), np.float32)}, {"state_2": np.zeros((1, 32))},
+        {"other": np.zeros(3)},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_file_whose_parts_do_not_fit_is_refused(model, tmp_path, change):
+    path = tmp_path / "s.npz"
+    conversation = model.session()
+    conversation.generate(IDS[:30], max_new_tokens=2)
+    conversation.save(path)
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    if "header" in change:
+        header = json.loads(arrays["header"].tobytes()) | change["header"]
+        change = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
+    np.savez(path, **(arrays | change))
+
+    with pytest.raises(SessionError, match="is damaged: text and state do not fit each other"):
+        model.restore(path)
+
+
+@pytest.mark.parametrize("name", ["", ".", "a\0b", "x" * 300])
+def test_what_is_no_file_name_is_refused(model, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SessionError):
+        model.session().save(name)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_regular_file_is_left_alone(model, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+
+    with pytest.raises(SessionError, match="is no file; save under another name"):
+        model.session().save(tmp_path / "pipe")
+
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_refused_call_changes_nothing(model):
+    for conversation in (model.session(), model.session(overflow="truncate")):
+        conversation.append(IDS[:50])
+        conversation.append(IDS[50:90])
+        before = conversation.token_ids, list(conversation._turns)
+
+        with pytest.raises(GenerationError, match="logit_bias names token"):
+            conversation.generate(IDS[:4], logit_bias={10**6: 1.0})
+        with pytest.raises(CapacityError):
+            conversation.generate(IDS[:99])
+
+        assert (conversation.token_ids, conversation._turns) == before
+
+
+def test_a_turn_that_fits_only_without_the_first_token_is_refused(model):
+    conversation = model.session(overflow="truncate")
+    conversation.append([1, 20, 21])
+
+    with pytest.raises(CapacityError, match="the prompt has 96 tokens"):
+        conversation.append(IDS[:95])
+    conversation.append(IDS[:94])
+
+    assert conversation.generate(max_new_tokens=1).prompt_tokens == 95
+
+
+def test_a_stream_begins_with_the_text_as_it_is_then(model):
+    conversation = model.session()
+    stream = conversation.stream(IDS[:5], max_new_tokens=4)
+    conversation.rewind(0)
+
+    result = list(stream)[-1].result
+
+    assert result.prompt_tokens == 1
+    assert conversation.token_ids == (1, *result.token_ids)
+
+
+@pytest.mark.parametrize("n_tokens", [-1, 31, 1.5, "a"])
 def test_a_session_goes_back_to_where_it_was_only(model, n_tokens):
     conversation = model.session()
     conversation.append(IDS[:30])

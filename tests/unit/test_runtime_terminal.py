@@ -65,6 +65,7 @@ def test_commands_save_load_tell_and_quit(folder, monkeypatch, capsys, tmp_path)
     assert out.count("\n") == 2
     assert said[1] == "0 tokens, 600 left"
     assert said[2].startswith("saved ")
+    assert sum(line.startswith("loaded ") for line in said) == 1
     assert said[3] == "a new conversation"
     assert said[4] == "0 tokens, 600 left"
     assert any(line.startswith("last answer: 4 tokens, ") for line in said)
@@ -110,3 +111,33 @@ def test_json_needs_something_to_print(folder, capsys):
     assert main([str(folder), "--json", "--self-test"]) == 2  # a tiny bundle has none
     with pytest.raises(json.JSONDecodeError):
         json.loads(capsys.readouterr().out)
+
+
+def test_a_loaded_chat_goes_on_as_a_chat(tmp_path, monkeypatch, capsys):
+    folder = TinyBundle(chat=CHAT).write(tmp_path / "b")
+    path = tmp_path / "chat.json"
+    converse(folder, ["It is", f"/save {path}"], monkeypatch, capsys)
+    once = converse(folder, ["It is", "a truth"], monkeypatch, capsys)[1].splitlines()
+
+    again = converse(folder, [f"/load {path}", "a truth"], monkeypatch, capsys)[1].splitlines()
+
+    assert again == once[1:]
+    assert [message["role"] for message in json.loads(path.read_text())] == ["user", "assistant"]
+
+
+@pytest.mark.parametrize("content", ["", "[3]", "{}", "[" * 100_000])
+def test_a_file_that_is_no_chat_is_refused(content, tmp_path, monkeypatch, capsys):
+    folder = TinyBundle(chat=CHAT).write(tmp_path / "b")
+    (tmp_path / "chat.json").write_text(content)
+
+    typed = [f"/load {tmp_path}/chat.json", f"/save {tmp_path}", "It is"]
+    code, out, err = converse(folder, typed, monkeypatch, capsys)
+
+    assert code == 0
+    assert err.count("error: ") == 2
+    assert out.count("\n") == 1
+
+
+def test_options_out_of_range_are_told_before_the_chat(folder, capsys):
+    assert main([str(folder), "--temperature", "-1"]) == 2
+    assert capsys.readouterr().err.startswith("wiola-run: error: temperature is -1.0; expected")
