@@ -31,6 +31,7 @@ from wiola_export.weights import bind
 from wiola_runtime.manifest import Manifest, Precision, QuantizedTensor
 
 CARD = "README.md"
+MORE_BITS = "8 bits: "  # of a tensor that a plan wants in fewer
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,9 @@ def export(options: ExportOptions, progress: Progress | None = None) -> Bundle:
     with prepared_weights(model, options, calibration, texts, progress) as prepared:
         graph, stored = build_graph(model, options, progress, prepared)
         require_rounding(stored, options.quantization.precision)
+        for tensor in stored:
+            if tensor.note.startswith(MORE_BITS):
+                progress.warn(f"{tensor.name} is stored in {tensor.note}")
         job = _Job(model, options, texts, prepared, progress)
         needed = stored_bytes(graph.graph)
         with output_folder(

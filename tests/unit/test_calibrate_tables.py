@@ -45,7 +45,7 @@ def windows_of(name, count=6):
 
 def rounded(model, name, folder, planned, method="gptq"):
     """Calibrate with tables as planned; return what was rounded, and what was told."""
-    policy = make_policy(Quantization(precision="int4", method=method), "portable")
+    policy = make_policy(Quantization(precision="int4", method=method), "cpu")
     policy = dataclasses.replace(policy, planned=planned)
     folder.mkdir()
     progress = Recording()

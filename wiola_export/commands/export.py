@@ -74,7 +74,8 @@ EXPORT_OPTIONS: list[click.Parameter] = [
         help="How --scheme static finds ranges.  [percentile]",
     ),
     click.Option(
-        ["--block-size"], type=int, help="Weights per scale, 16 to 128.  [32]"
+        ["--block-size"], type=int,
+        help="Weights per scale, 16 to 128.  [32; 16 in embedding and head of --int8]",
     ),
     click.Option(["--symmetric"], is_flag=True, help="Leave zero points out."),
     click.Option(

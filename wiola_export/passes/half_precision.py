@@ -26,7 +26,8 @@ class HalfPrecision(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Walk the graph in order, casting each value at most once each way."""
-        if any(value.dtype == ir.DataType.FLOAT16 for value in model.graph.inputs):
+        values = (value for node in model.graph for value in node.outputs)
+        if any(value.dtype == ir.DataType.FLOAT16 for value in values):
             return ir.passes.PassResult(model, modified=False)
         _Halving(model.graph).run()
         return ir.passes.PassResult(model, modified=True)

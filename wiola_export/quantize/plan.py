@@ -176,7 +176,7 @@ def read_plan(path: Path, shapes: Mapping[str, tuple[int, ...]], floats: FloatNa
         raise OptionError(
             f"--plan {path} not found; an export writes one as {FILE_NAME}"
         ) from error
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise OptionError(f"--plan {path} is not readable JSON ({error})") from error
     if not isinstance(raw, dict) or raw.get("plan_version") != PLAN_VERSION:
         found = raw.get("plan_version") if isinstance(raw, dict) else None
