@@ -1,6 +1,7 @@
 """`wiola-export`: results on stdout, progress on stderr, known failures in one line."""
 
 import json
+import os
 import subprocess
 import sys
 from unittest import mock
@@ -158,3 +159,16 @@ def test_force_replaces_a_bundle(tmp_path, capsys):
 
     assert json.loads((tmp_path / "b" / FILE_NAME).read_text())["precision"] == "int4"
     capsys.readouterr()
+
+
+@pytest.mark.parametrize(("given", "kept"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_waiting_threads_sleep_unless_told_otherwise(given, kept, monkeypatch, capsys):
+    """So that calibration does not crawl beside other work."""
+    monkeypatch.setenv("OMP_WAIT_POLICY", given or "")
+    if given is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+
+    assert main(["--version"]) == 0
+
+    assert os.environ["OMP_WAIT_POLICY"] == kept
+    assert capsys.readouterr().out
