@@ -4,6 +4,7 @@ The file is numpy's `.npz`, without pickles: `header` (JSON), `token_ids`, `fed_
 state holds), and `state_0` … in the order of the manifest's states.
 """
 
+import contextlib
 import dataclasses
 import json
 import zipfile
@@ -68,9 +69,14 @@ def write(path: Path, content: Saved) -> None:
         if path.exists() and not path.is_file():
             raise SessionError(f"{path} is no file; save under another name")
         partial = path.with_name(f".{path.name}.partial")
-        with partial.open("wb") as file:
-            np.savez(file, **arrays)
-        partial.replace(path)
+        try:
+            with partial.open("wb") as file:
+                np.savez(file, **arrays)
+            partial.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):  # the first one is told
+                partial.unlink(missing_ok=True)
+            raise
     except (OSError, ValueError) as error:  # no room, no such folder, or no name at all
         raise SessionError(f"{path} cannot be written ({error}); save elsewhere") from error
 

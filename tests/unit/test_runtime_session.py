@@ -582,6 +582,21 @@ def test_what_is_no_file_name_is_refused(model, tmp_path, monkeypatch, name):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_disk_that_fills_up_leaves_nothing_behind(model, tmp_path, monkeypatch):
+    conversation = model.session()
+    conversation.generate(IDS[:30], max_new_tokens=2)
+
+    def full(file, **_):
+        file.write(b"begun")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(SessionError, match=r"cannot be written .No space left on device.; save els"):
+        conversation.save(tmp_path / "s.npz")
+
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_is_no_regular_file_is_left_alone(model, tmp_path):
     os.mkfifo(tmp_path / "pipe")
 
