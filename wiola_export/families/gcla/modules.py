@@ -5,18 +5,16 @@ Axes: B batch, T new positions, d hidden size, H query heads, K key/value heads,
 n summaries of earlier layers (at most the lookback).
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from wiola_export.families import operators as ops
+from wiola_export.families.decoder import Decoder
 from wiola_export.families.gcla.config import GclaConfig
 from wiola_export.families.layered import (
     Carry,
     Layer,
-    LayeredModel,
     Matrix,
     Positions,
     Rescaling,
@@ -157,43 +155,13 @@ def _rescalings(config: GclaConfig, *, blended: bool) -> tuple[Rescaling, ...]:
     )
 
 
-class Decoder(nn.Module):
-    """Holds the parameters under the prefix `model.`."""
+class GclaModel(Decoder):
+    """The whole model."""
 
     def __init__(self, config: GclaConfig) -> None:
-        super().__init__()
-        self.embed_tokens = Matrix(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(
-            GclaLayer(config, index) for index in range(config.num_hidden_layers)
+        super().__init__(
+            (config.vocab_size, config.hidden_size),
+            (GclaLayer(config, index) for index in range(config.num_hidden_layers)),
+            ("final_norm", WRMSNorm(config)),
+            tied=config.tie_word_embeddings,
         )
-        self.final_norm = WRMSNorm(config)
-
-
-class GclaModel(LayeredModel):
-    """The whole model; `lm_head` exists only where the embedding is not tied."""
-
-    def __init__(self, config: GclaConfig) -> None:
-        super().__init__()
-        self.model = Decoder(config)
-        if not config.tie_word_embeddings:
-            self.lm_head = Matrix(config.vocab_size, config.hidden_size)
-        self._tied = config.tie_word_embeddings
-
-    def embed(self, input_ids: Tensor) -> Tensor:
-        """Look up (B, T) token ids."""
-        return functional.embedding(input_ids, self.model.embed_tokens.weight)
-
-    def layers(self) -> Sequence[tuple[str, GclaLayer]]:
-        """Return the layers with their parameter prefixes."""
-        return [
-            (f"model.layers.{i}", layer)
-            for i, layer in enumerate(self.model.layers)
-            if isinstance(layer, GclaLayer)
-        ]
-
-    def head(self, x: Tensor, output_positions: Tensor) -> Tensor:
-        """Norm the wanted positions and project them on the vocabulary."""
-        chosen = torch.index_select(self.model.final_norm(x), 1, output_positions)
-        table = self.model.embed_tokens if self._tied else self.lm_head
-        logits: Tensor = table(chosen)
-        return logits

@@ -4,36 +4,20 @@ Parameter names are those of the package `wiola13m` 1.0.1.
 Axes: B batch, T new positions, d hidden size, H heads, D head size.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from wiola_export.families import operators as ops
+from wiola_export.families.decoder import Decoder, RMSNorm
 from wiola_export.families.gsa.config import GsaConfig
 from wiola_export.families.layered import (
     Carry,
     Layer,
-    LayeredModel,
     Matrix,
     Positions,
     Rescaling,
     State,
 )
-
-
-class RMSNorm(nn.Module):
-    """Root-mean-square norm."""
-
-    def __init__(self, config: GsaConfig) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(config.hidden_size), requires_grad=False)
-        self.epsilon = config.rms_norm_eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (…, d) to (…, d)."""
-        return ops.rms_norm(x, self.weight, self.epsilon)
 
 
 class BiasedMatrix(Matrix):
@@ -126,9 +110,9 @@ class GsaLayer(Layer):
 
     def __init__(self, config: GsaConfig) -> None:
         super().__init__()
-        self.input_layernorm = RMSNorm(config)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.self_attn = Attention(config)
-        self.post_attention_layernorm = RMSNorm(config)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = ButterflyFeedForward(config)
         self.num_states = 2 + config.use_attention_gate
 
@@ -141,41 +125,13 @@ class GsaLayer(Layer):
         return x + self.mlp(self.post_attention_layernorm(x)), carry, state
 
 
-class Decoder(nn.Module):
-    """Holds the parameters under the prefix `model.`."""
+class GsaModel(Decoder):
+    """The whole model."""
 
     def __init__(self, config: GsaConfig) -> None:
-        super().__init__()
-        self.embed_tokens = Matrix(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(GsaLayer(config) for _ in range(config.num_hidden_layers))
-        self.norm = RMSNorm(config)
-
-
-class GsaModel(LayeredModel):
-    """The whole model; `lm_head` exists only where the embedding is not tied."""
-
-    def __init__(self, config: GsaConfig) -> None:
-        super().__init__()
-        self.model = Decoder(config)
-        if not config.tie_word_embeddings:
-            self.lm_head = Matrix(config.vocab_size, config.hidden_size)
-        self._tied = config.tie_word_embeddings
-
-    def embed(self, input_ids: Tensor) -> Tensor:
-        """Look up (B, T) token ids."""
-        return functional.embedding(input_ids, self.model.embed_tokens.weight)
-
-    def layers(self) -> Sequence[tuple[str, GsaLayer]]:
-        """Return the layers with their parameter prefixes."""
-        return [
-            (f"model.layers.{i}", layer)
-            for i, layer in enumerate(self.model.layers)
-            if isinstance(layer, GsaLayer)
-        ]
-
-    def head(self, x: Tensor, output_positions: Tensor) -> Tensor:
-        """Norm the wanted positions and project them on the vocabulary."""
-        chosen = torch.index_select(self.model.norm(x), 1, output_positions)
-        table = self.model.embed_tokens if self._tied else self.lm_head
-        logits: Tensor = table(chosen)
-        return logits
+        super().__init__(
+            (config.vocab_size, config.hidden_size),
+            (GsaLayer(config) for _ in range(config.num_hidden_layers)),
+            ("norm", RMSNorm(config.hidden_size, config.rms_norm_eps)),
+            tied=config.tie_word_embeddings,
+        )

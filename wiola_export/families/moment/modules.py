@@ -6,17 +6,14 @@ layer changed steer its feed-forward part. Only keys and values are kept of the 
 Axes: B batch, T new positions, d hidden size, w intermediate size, n difference size.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from wiola_export.families import operators as ops
+from wiola_export.families.decoder import Decoder, RMSNorm
 from wiola_export.families.layered import (
     Carry,
     Layer,
-    LayeredModel,
     Matrix,
     Positions,
     Rescaling,
@@ -24,19 +21,6 @@ from wiola_export.families.layered import (
 )
 from wiola_export.families.moment import operators as moments
 from wiola_export.families.moment.config import MomentConfig
-
-
-class RMSNorm(nn.Module):
-    """Root-mean-square norm with a learned gain."""
-
-    def __init__(self, config: MomentConfig) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(config.hidden_size), requires_grad=False)
-        self.epsilon = config.rms_norm_eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (…, d) to (…, d)."""
-        return ops.rms_norm(x, self.weight, self.epsilon)
 
 
 class Attention(nn.Module):
@@ -132,9 +116,9 @@ class MomentLayer(Layer):
 
     def __init__(self, config: MomentConfig, index: int) -> None:
         super().__init__()
-        self.input_norm = RMSNorm(config)
+        self.input_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.attn = Attention(config)
-        self.post_attn_norm = RMSNorm(config)
+        self.post_attn_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.ffn = FeedForward(config, index)
         self._epsilon = config.unit_norm_eps
         self._is_last = index == config.num_hidden_layers - 1
@@ -151,43 +135,13 @@ class MomentLayer(Layer):
         return y, tuple(moments.unit_norm(c, self._epsilon) for c in changes), (keys, values)
 
 
-class Decoder(nn.Module):
-    """Holds the parameters under the prefix `model.`."""
+class MomentModel(Decoder):
+    """The whole model."""
 
     def __init__(self, config: MomentConfig) -> None:
-        super().__init__()
-        self.embed_tokens = Matrix(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(
-            MomentLayer(config, index) for index in range(config.num_hidden_layers)
+        super().__init__(
+            (config.vocab_size, config.hidden_size),
+            (MomentLayer(config, index) for index in range(config.num_hidden_layers)),
+            ("final_norm", RMSNorm(config.hidden_size, config.rms_norm_eps)),
+            tied=config.tie_word_embeddings,
         )
-        self.final_norm = RMSNorm(config)
-
-
-class MomentModel(LayeredModel):
-    """The whole model; `lm_head` exists only where the embedding is not tied."""
-
-    def __init__(self, config: MomentConfig) -> None:
-        super().__init__()
-        self.model = Decoder(config)
-        if not config.tie_word_embeddings:
-            self.lm_head = Matrix(config.vocab_size, config.hidden_size)
-        self._tied = config.tie_word_embeddings
-
-    def embed(self, input_ids: Tensor) -> Tensor:
-        """Look up (B, T) token ids."""
-        return functional.embedding(input_ids, self.model.embed_tokens.weight)
-
-    def layers(self) -> Sequence[tuple[str, MomentLayer]]:
-        """Return the layers with their parameter prefixes."""
-        return [
-            (f"model.layers.{i}", layer)
-            for i, layer in enumerate(self.model.layers)
-            if isinstance(layer, MomentLayer)
-        ]
-
-    def head(self, x: Tensor, output_positions: Tensor) -> Tensor:
-        """Norm the wanted positions and project them on the vocabulary."""
-        chosen = torch.index_select(self.model.final_norm(x), 1, output_positions)
-        table = self.model.embed_tokens if self._tied else self.lm_head
-        logits: Tensor = table(chosen)
-        return logits
