@@ -190,7 +190,7 @@ def test_sums_are_copied_every_so_often_and_no_more(model):
     conversation = model.session()
     conversation.generate(IDS[:10], max_new_tokens=85, draft_tokens=2)
 
-    positions = [at for at, _ in conversation._row._copies]
+    positions = [at for at, _ in conversation._row.copies]
 
     assert len(positions) <= 4
 
@@ -631,15 +631,17 @@ def test_a_turn_that_fits_only_without_the_first_token_is_refused(model):
     assert conversation.generate(max_new_tokens=1).prompt_tokens == 95
 
 
-def test_a_stream_begins_with_the_text_as_it_is_then(model):
+def test_a_stream_of_a_text_that_was_changed_since_is_refused(model):
+    """It continues what was there when it was asked for, or nothing."""
     conversation = model.session()
     stream = conversation.stream(IDS[:5], max_new_tokens=4)
     conversation.rewind(0)
 
-    result = list(stream)[-1].result
+    with pytest.raises(SessionError, match=r"^the text was changed before its reply began; call "):
+        next(stream)
 
-    assert result.prompt_tokens == 1
-    assert conversation.token_ids == (1, *result.token_ids)
+    assert conversation.token_ids == ()
+    assert conversation.generate(IDS[:5], max_new_tokens=4).prompt_tokens == 5
 
 
 @pytest.mark.parametrize("n_tokens", [-1, 31, 1.5, "a"])
