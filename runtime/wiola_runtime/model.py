@@ -92,6 +92,11 @@ class Model:
         """What a reply is made with where nothing is chosen: the bundle's generation_config."""
         return self._engine.defaults
 
+    @property
+    def engine(self) -> Engine:
+        """What a host needs that decodes by itself, as a server does."""
+        return self._engine
+
     def session(self, *, overflow: Overflow = "error") -> Session:
         """Begin a conversation.
 
