@@ -13,7 +13,7 @@ PRODUCT = ("./runtime[cpu]", ".[trace]")
 TESTING = ("pytest", "pytest-xdist", "hypothesis", "safetensors", "distributed")
 # Files of tests side by side, a process for each core; tests of one file share what they made.
 SIDE_BY_SIDE = ("-n", "auto", "--dist", "loadfile")
-EDITABLE = ("-e", "./runtime[cpu]", "-e", ".[trace]")
+EDITABLE = ("-e", "./runtime[cpu,grammar]", "-e", ".[trace]")
 DEMO = "build/wiola-demo-int8"
 EXPORT_DEMO = ("wiola-export", "--variant", "demo", "--int8", "--out", DEMO, "--force")
 

@@ -1,6 +1,7 @@
 """How a reply is made: every number that a caller may choose, checked when it is chosen."""
 
 import dataclasses
+import json
 import math
 import secrets
 from collections.abc import Callable, Collection, Mapping
@@ -36,6 +37,8 @@ class GenerationChanges(TypedDict, total=False):
     ignore_eos: bool
     logprobs: int | None
     draft_tokens: int
+    json_schema: str | Mapping[str, object] | None
+    regex: str | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,10 @@ class GenerationConfig:
             one pass: the same reply, sooner, as far as the kernels round one token and several
             alike (floats do; of two nearly equal tokens, quantized weights may take the other).
             0 guesses nothing.
+        json_schema: The reply is JSON that this schema allows, given as text or as a mapping; kept
+            as text. Needs `wiola-runtime[grammar]`.
+        regex: The reply matches this as a whole: syntax of Rust's crate `regex`, so no look-around,
+            and digits are those of every script. Needs `wiola-runtime[grammar]`.
     """
 
     temperature: float = 0.0
@@ -84,6 +91,8 @@ class GenerationConfig:
     ignore_eos: bool = False
     logprobs: int | None = None
     draft_tokens: int = 0
+    json_schema: str | None = None
+    regex: str | None = None
 
     def __post_init__(self) -> None:
         """Take collections as they come, then check every field."""
@@ -116,7 +125,14 @@ class GenerationConfig:
             lambda v: is_count(v, 0) and v <= MOST_DRAFT_TOKENS,
             f"an integer from 0 to {MOST_DRAFT_TOKENS}",
         )
-        self._refuse_idle()
+        object.__setattr__(self, "json_schema", _schema_text(self.json_schema))
+        _check(
+            self,
+            "regex",
+            _optional(lambda v: isinstance(v, str) and v),
+            "text of some length, or None",
+        )
+        self._refuse_contradictions()
 
     def changed(self, changes: GenerationChanges) -> Self:
         """Return the config with some fields replaced.
@@ -156,12 +172,14 @@ class GenerationConfig:
             return self
         return dataclasses.replace(self, seed=secrets.randbits(32))
 
-    def _refuse_idle(self) -> None:
+    def _refuse_contradictions(self) -> None:
         for name in DRAWS:
             if self.temperature == 0 and getattr(self, name) is not None:
                 raise GenerationError(
                     f"{name} has no effect at temperature 0; leave it out or raise temperature"
                 )
+        if self.json_schema is not None and self.regex is not None:
+            raise GenerationError("json_schema and regex exclude each other; give one of them")
 
 
 Valid = Callable[[Any], object]
@@ -190,6 +208,20 @@ def _is_bias(bias: Mapping[int, float]) -> bool:
         is_count(token_id, 0) and math.isfinite(value) and abs(value) < LARGEST
         for token_id, value in bias.items()
     )
+
+
+def _schema_text(schema: object) -> str | None:
+    """Return a schema as text in one notation, its keys in the order given."""
+    if schema is None:
+        return None
+    try:
+        parsed = json.loads(schema) if isinstance(schema, str) else schema
+        if isinstance(parsed, Mapping):
+            compact = (",", ":")
+            return json.dumps(dict(parsed), ensure_ascii=False, allow_nan=False, separators=compact)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise GenerationError(f"json_schema is no JSON ({error}); expected a schema") from error
+    raise GenerationError(f"json_schema is {schema!r}; expected a JSON object, as text or mapping")
 
 
 def _frozen(bias: Mapping[int, float]) -> Mapping[int, float]:

@@ -1,12 +1,13 @@
 """What all replies of one opened bundle share."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from wiola_runtime.chat import Chat
 from wiola_runtime.config import GenerationChanges, GenerationConfig
 from wiola_runtime.errors import CapacityError, GenerationError, WiolaRuntimeError
+from wiola_runtime.grammar import Grammar, Vocabulary
 from wiola_runtime.graph import Graph
 from wiola_runtime.manifest import Manifest
 from wiola_runtime.scoring import check_ids
@@ -25,6 +26,7 @@ class Engine:
         self.manifest = manifest
         self.tokenizer = tokenizer
         self._chat: Chat | None = None
+        self._vocabulary: Vocabulary | None = None
         self.defaults = GenerationConfig.from_defaults(manifest.generation_defaults)
 
     @property
@@ -48,6 +50,18 @@ class Engine:
         if self._chat is None:
             self._chat = Chat(self.manifest, self.tokenizer)
         return self._chat
+
+    def grammar(self, config: GenerationConfig, end_ids: Collection[int]) -> Grammar | None:
+        """Return what a reply is bound to, if it is; some ids end it.
+
+        Raises:
+            GenerationError: llguidance is not installed, or refuses schema or expression.
+        """
+        if config.json_schema is None and config.regex is None:
+            return None
+        if self._vocabulary is None:
+            self._vocabulary = Vocabulary(self.tokenizer, self.manifest.vocab_size)
+        return Grammar(self._vocabulary, config, end_ids)
 
     def close(self) -> None:
         """Release the graph and its files; a second call does nothing."""

@@ -36,8 +36,9 @@ class Result:
     Attributes:
         token_ids: Every token of the reply but the one that ended it. A stop string may begin
             inside them: `text` is cut before it.
-        finish_reason: An end token came, a stop string came, `max_new_tokens` are there, the
-            context is full, or someone cancelled.
+        finish_reason: An end token came (`eos`), a stop string came or schema or expression are
+            complete (`stop`), `max_new_tokens` are there, the context is full, or someone
+            cancelled.
         prompt_tokens: Tokens before the reply.
         reused_tokens: Those of them whose state was there already.
         seed: What reproduces the reply; None where nothing was drawn.
@@ -75,6 +76,8 @@ class Reply:
         engine: What the bundle's replies share.
         prompt_ids: The whole text before the reply.
         config: Seeded.
+
+    Attributes:
         reused_tokens: Tokens of the prompt that need not be fed.
     """
 
@@ -83,19 +86,25 @@ class Reply:
         engine: Engine,
         prompt_ids: Sequence[int],
         config: GenerationConfig,
-        reused_tokens: int = 0,
     ) -> None:
         self._engine = engine
         self.config = config
         self.prompt_ids = prompt_ids
-        self._reused_tokens = reused_tokens
+        self.reused_tokens = 0
         # A special token has no text in a reply, so as a stop string it is looked for by its id.
         special = {text: engine.tokenizer.special_id(text) for text in config.stop}
         self._stops = StopFilter([text for text, found in special.items() if found is None])
         named = {found for found in special.values() if found is not None}
         self._stop_ids = config.stop_ids | named
         self._decoder = StreamDecoder(engine.tokenizer)
-        self._choose = sampler(config, vocab_size=engine.manifest.vocab_size, prompt_ids=prompt_ids)
+        self._end_ids = set() if config.ignore_eos else set(engine.manifest.tokens.eos_ids)
+        self._grammar = engine.grammar(config, self._end_ids | self._stop_ids)
+        self._choose = sampler(
+            config,
+            vocab_size=engine.manifest.vocab_size,
+            prompt_ids=prompt_ids,
+            grammar=self._grammar,
+        )
         self._logprobs: list[TokenLogprobs] = []
         self._texts: list[str] = []
         self.token_ids: list[int] = []
@@ -104,11 +113,18 @@ class Reply:
         room = engine.manifest.context_length - len(prompt_ids)
         self.budget = min(config.max_new_tokens, room)
         self._spent: FinishReason = "length" if config.max_new_tokens <= room else "context"
+        if self._is_complete:  # an expression that only the empty text matches
+            self.budget, self.ended_by = 0, "stop"
 
     @property
     def pick(self) -> Pick:
         """What chooses the next token of this reply from logits (V,)."""
         return self._choose if self.config.logprobs is None else self._pick_and_tell
+
+    @property
+    def told(self) -> Sequence[TokenLogprobs]:
+        """What is known by now of each of `token_ids`, where log probabilities were asked for."""
+        return self._logprobs[: len(self.token_ids)]
 
     def add(self, token_id: int) -> str:
         """Take the next token; return the text that is certain now. See `ended_by`."""
@@ -118,7 +134,7 @@ class Reply:
         self.token_ids.append(token_id)
         text = self._stops.push(self._decoder.push(token_id))
         self._texts.append(text)
-        if self._stops.stopped:
+        if self._stops.stopped or self._is_complete:
             self.ended_by = "stop"
         elif len(self.token_ids) >= self.budget:
             self.ended_by = self._spent
@@ -129,25 +145,27 @@ class Reply:
         tail = self._stops.push(self._decoder.flush()) + self._stops.flush()
         self._texts.append(tail)
         config, graph = self.config, self._engine.graph
-        told = tuple(self._logprobs[: len(self.token_ids)])
         result = Result(
             text="".join(self._texts),
             token_ids=tuple(self.token_ids),
             finish_reason="stop" if self._stops.stopped else self.ended_by or self._spent,
             prompt_tokens=len(self.prompt_ids),
-            reused_tokens=self._reused_tokens,
+            reused_tokens=self.reused_tokens,
             seed=config.seed,
             device=graph.device,
             provider=graph.provider,
-            timings=clock.timings(len(self.prompt_ids) - self._reused_tokens),
-            logprobs=None if config.logprobs is None else told,
+            timings=clock.timings(len(self.prompt_ids) - self.reused_tokens),
+            logprobs=None if config.logprobs is None else tuple(self.told),
             guesses=self.guesses,
         )
         return Piece(text=tail, result=result)
 
+    @property
+    def _is_complete(self) -> bool:
+        return self._grammar is not None and self._grammar.is_complete
+
     def _ending(self, token_id: int) -> FinishReason | None:
-        ends = token_id in self._engine.manifest.tokens.eos_ids
-        if ends and not self.config.ignore_eos:
+        if token_id in self._end_ids:
             return "eos"
         return "stop" if token_id in self._stop_ids else None
 

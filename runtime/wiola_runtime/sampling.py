@@ -4,6 +4,7 @@ Axes: V vocabulary.
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,25 +16,47 @@ from wiola_runtime.generate import Logits, Pick
 Scores = NDArray[np.float64]  # (V,)
 
 
-def sampler(config: GenerationConfig, *, vocab_size: int, prompt_ids: Sequence[int] = ()) -> Pick:
+class Shaper(Protocol):
+    """Changes what is chosen from, given the reply so far."""
+
+    def __call__(self, logits: Logits) -> Logits:
+        """Return other logits (V,); the argument is left as it is."""
+        ...
+
+    def note(self, token_id: int) -> None:
+        """Take a token of the reply into account."""
+        ...
+
+
+def sampler(
+    config: GenerationConfig,
+    *,
+    vocab_size: int,
+    prompt_ids: Sequence[int] = (),
+    grammar: Shaper | None = None,
+) -> Pick:
     """Build the function that picks a token, every choice already made.
 
-    Without a seed the draw differs from run to run.
+    Without a seed the draw differs from run to run. A grammar has the last word on what is
+    possible.
 
     Raises:
         GenerationError: A biased token is outside the vocabulary.
     """
     choose = _greedy if config.temperature == 0 else _drawing(config)
-    if not _adjusts(config):
-        return choose
-    adjust = Adjustments(config, vocab_size, prompt_ids)
+    adjusts = [Adjustments(config, vocab_size, prompt_ids)] if _adjusts(config) else []
+    shapers: list[Shaper] = [*adjusts, *([grammar] if grammar else [])]
 
     def pick(logits: Logits) -> int:
-        token_id = choose(adjust(logits))
-        adjust.note(token_id)
+        _peak(logits)  # what is excluded must be sound as well
+        for shaper in shapers:
+            logits = shaper(logits)
+        token_id = choose(logits)
+        for shaper in shapers:
+            shaper.note(token_id)
         return token_id
 
-    return pick
+    return pick if shapers else choose
 
 
 class Adjustments:

@@ -10,11 +10,7 @@ from wiola_runtime.cancel import Cancellation, Cancelled
 from wiola_runtime.chat import Message
 from wiola_runtime.config import GenerationChanges, GenerationConfig, is_count
 from wiola_runtime.engine import Engine
-from wiola_runtime.errors import (
-    CapacityError,
-    GenerationError,
-    WiolaRuntimeError,
-)
+from wiola_runtime.errors import CapacityError, GenerationError, SessionError, WiolaRuntimeError
 from wiola_runtime.exclusive import Exclusive
 from wiola_runtime.reply import Piece, Reply, Result
 from wiola_runtime.row import Row, Watched
@@ -185,7 +181,8 @@ class Session:
         Raises:
             GenerationError: An argument is out of its range; said at the call.
             CapacityError: No room for a reply is left; said at the call.
-            SessionError: The session is in use; said at the call, or at the first piece.
+            SessionError: The session is in use; said at the call, or at the first piece, where the
+                text may also have been changed since the call.
         """
         chosen = self._engine.config(config, changes)
         with self._held():
@@ -194,11 +191,11 @@ class Session:
                 if content is not None:
                     self._append(content)
                 self._make_room()
-                Reply(self._engine, self._ids, chosen)  # refuses what it cannot be made with
+                reply = Reply(self._engine, tuple(self._ids), chosen)
             except WiolaRuntimeError:
                 self._ids, self._turns = before
                 raise
-        return self._pieces(chosen, cancel or Cancellation())
+        return self._pieces(reply, cancel or Cancellation())
 
     def chat(
         self,
@@ -280,12 +277,12 @@ class Session:
         """Return the token that stands at the beginning of every text, where it does."""
         return self._ids[:1] if self._ids[:1] == [self._engine.manifest.tokens.bos_id] else []
 
-    def _pieces(self, config: GenerationConfig, cancel: Cancellation) -> Pieces:
+    def _pieces(self, reply: Reply, cancel: Cancellation) -> Pieces:
         with self._held():
-            self._make_room()  # the text may be another than at the call
-            row, reused = self._aligned()
-            prompt = list(self._ids)
-            reply = Reply(self._engine, prompt, config, reused)
+            prompt = list(reply.prompt_ids)
+            if prompt != self._ids:
+                raise SessionError("the text was changed before its reply began; call stream again")
+            row, reply.reused_tokens = self._aligned()
             for piece in write(reply, Watched(row, cancel.check)):
                 self._ids = prompt + reply.token_ids
                 yield piece

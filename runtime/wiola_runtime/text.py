@@ -75,13 +75,22 @@ class Tokenizer:
             GenerationError: The text is no Unicode text.
         """
         if self._plain is None:
-            content = json.loads(self._native.to_str()) | {"added_tokens": []}
+            content = json.loads(self.to_json()) | {"added_tokens": []}
             content["post_processor"] = None
             self._plain = tokenizers.Tokenizer.from_str(json.dumps(content))
         try:
             return list(self._plain.encode(text, add_special_tokens=False).ids)
         except TypeError as error:
             raise GenerationError(NOT_UNICODE) from error
+
+    @property
+    def size(self) -> int:
+        """How many tokens have a text."""
+        return int(self._native.get_vocab_size())
+
+    def to_json(self) -> str:
+        """Return the text of a `tokenizer.json`."""
+        return str(self._native.to_str())
 
     @property
     def added_tokens(self) -> Mapping[str, int]:

@@ -45,5 +45,5 @@ def test_the_metadata_names_what_the_runtime_needs(wheel):
 
     plain = {r for r in metadata.get_all("Requires-Dist") if "extra" not in r}
     assert {r.partition(">")[0] for r in plain} == {"numpy", "tokenizers"}
-    assert set(metadata.get_all("Provides-Extra")) == {"chat", "cpu", "cuda"}
+    assert set(metadata.get_all("Provides-Extra")) == {"chat", "cpu", "cuda", "grammar"}
     assert "wiola-run = wiola_runtime.cli:main" in scripts

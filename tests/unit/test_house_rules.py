@@ -13,7 +13,7 @@ PACKAGES = (ROOT / "wiola_export", RUNTIME, ROOT / "calibration/wiola_calibratio
 FILES = sorted(path for folder in PACKAGES for path in folder.rglob("*.py"))
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 40
-RUNTIME_LINES = 4300  # an evening's reading; nobody needs the chat or the batches to read the rest
+RUNTIME_LINES = 4450  # an evening's reading; nobody needs the chat or the batches to read the rest
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
