@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from wiola_export.commands.bench import bench
 from wiola_export.commands.catalogue import list_models
 from wiola_export.commands.export import EXPORT_OPTIONS, run_export
 from wiola_export.commands.inspect import inspect
@@ -72,6 +73,7 @@ app.add_command(inspect)
 app.add_command(verify)
 app.add_command(report)
 app.add_command(study)
+app.add_command(bench)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

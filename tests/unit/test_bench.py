@@ -1,0 +1,269 @@
+"""Contestants are timed in turns, each round in a new process."""
+
+import dataclasses
+import json
+import re
+import sys
+
+import pytest
+from click.testing import CliRunner
+from support.progress import Recording
+from support.tiny_bundle import TinyBundle
+
+from wiola_export import bench
+from wiola_export.bench import bundle_worker
+from wiola_export.bench.bandwidth import read_bandwidth
+from wiola_export.bench.contest import Contestant, Measured, run_bench, run_once
+from wiola_export.bench.contestants import contestants, read_peer, workload_for
+from wiola_export.bench.pages import huge_pages
+from wiola_export.bench.workload import Figures, Workload
+from wiola_export.cli import app, main
+from wiola_export.errors import EvaluationError, OptionError
+from wiola_runtime.manifest import Manifest, QuantizedTensor
+
+FIGURES = {
+    "load_seconds": 0.25,
+    "verify_seconds": None,
+    "first_token_seconds": 0.125,
+    "decode_tokens_per_second": 200.0,
+    "deep_tokens_per_second": None,
+    "prefill_tokens_per_second": 800.0,
+    "ready_at": 0.0,
+    "memory_bytes": 250_000_000,
+    "weight_bytes": 90_000_000,
+    "versions": {"engine": "1"},
+}
+# Prints its figures, decoding a little faster in every round; the file counts the rounds.
+PEER = """
+import json, pathlib, sys, time
+count = pathlib.Path(sys.argv[1])
+rounds = int(count.read_text()) + 1 if count.exists() else 1
+count.write_text(str(rounds))
+print("warming up")
+figures = json.loads(sys.argv[2]) | {"ready_at": time.time()}
+figures["decode_tokens_per_second"] *= rounds
+assert json.loads(sys.argv[3])["threads"] == 1
+print(json.dumps(figures))
+"""
+WORK = Workload(
+    prompt_tokens=8,
+    reply_tokens=8,
+    prefill_tokens=16,
+    depth_tokens=24,
+    deep_reply_tokens=4,
+    threads=1,
+)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bench") / "tiny"
+    return TinyBundle(context_length=96).write(folder)
+
+
+@pytest.fixture
+def peer(tmp_path):
+    command = [sys.executable, "-c", PEER, str(tmp_path / "rounds"), json.dumps(FIGURES)]
+    path = tmp_path / "peer.json"
+    path.write_text(json.dumps({"name": "other engine", "command": command}))
+    return path
+
+
+def test_contestants_take_turns_and_medians_are_shown(bundle, peer):
+    progress = Recording()
+    found = run_bench(contestants([bundle], [peer]), WORK, 3, progress)
+    ours, theirs = found.contestants
+
+    assert [one.name for one in found.contestants] == ["tiny", "other engine"]
+    assert theirs.values("decode_tokens_per_second") == [200.0, 400.0, 600.0]
+    assert theirs.median("decode_tokens_per_second") == 400.0
+    assert theirs.median("verify_seconds") is None
+    assert all(0 < seconds < 60 for seconds in theirs.start_seconds)
+    assert ours.median("verify_seconds") > 0
+    assert ours.median("deep_tokens_per_second") > 0
+    assert found.threads == 1
+    assert found.read_bytes_per_second > 0
+    table = bench.to_table(found)
+    assert table.rows[1][:4] == ("other engine", "400 (200–600)", "–", "800")
+    assert table.rows[1][-1] == f"{400 * 90e6 / found.read_bytes_per_second:.2f}"
+    assert json.loads(bench.to_json(found))["workload"]["prompt_tokens"] == 8
+    assert "8 tokens behind 8, and 4 behind 24; prefill of 16; first token of 8." in bench.summary(
+        found
+    )
+
+
+def test_the_bundle_worker_prints_figures_alone(bundle, capsys):
+    assert bundle_worker.main(str(bundle), json.dumps(vars_of(WORK))) == 0
+    figures = Figures(**json.loads(capsys.readouterr().out))
+
+    assert figures.decode_tokens_per_second > 0
+    assert figures.weight_bytes == bundle_worker.weight_bytes(Manifest.read(bundle))
+
+
+def test_without_a_depth_nothing_deep_is_timed(bundle):
+    shallow = bundle_worker.measure(str(bundle), vars_of(WORK) | {"depth_tokens": 0})
+
+    assert shallow["deep_tokens_per_second"] is None
+
+
+def test_the_bundle_worker_says_why_there_are_no_figures(tmp_path, capsys):
+    assert bundle_worker.main(str(tmp_path), json.dumps(vars_of(WORK))) == 2
+    assert capsys.readouterr().err.startswith(f"{tmp_path}/manifest.json not found")
+
+
+def test_a_table_for_lookups_alone_is_not_read_in_a_step(bundle):
+    manifest = Manifest.read(bundle)
+
+    def read(**sizes):
+        tensors = tuple(
+            QuantizedTensor(
+                name=name.replace("_", " "),
+                sources=(),
+                shape=(4, 32),
+                bits=8,
+                block_size=32,
+                symmetric=False,
+                size_bytes=size_bytes,
+                note="",
+            )
+            for name, size_bytes in sizes.items()
+        )
+        spec = dataclasses.replace(manifest.quantization, tensors=tensors)
+        return bundle_worker.weight_bytes(dataclasses.replace(manifest, quantization=spec))
+
+    assert read(matrix=10, **{"e_(embedding)": 5, "h_(head)": 7}) == 17
+    assert read(matrix=10, **{"e_(embedding)": 5, "e_(head)": 0}) == 15
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (
+            "import sys; sys.exit('first\\nout of paper')",
+            "x could not be run (exit code 1): out of paper",
+        ),
+        ("print('hello')", "x printed no figures ("),
+        ("print('{}')", "x printed no figures ("),
+        ("pass", "x printed no figures ("),
+    ],
+)
+def test_a_contestant_that_fails_is_named_with_the_reason(program, message):
+    contestant = Contestant(name="x", command=(sys.executable, "-c", program))
+
+    with pytest.raises(EvaluationError, match=f"^{re.escape(message)}"):
+        run_once(contestant, WORK)
+
+
+def test_a_program_that_is_not_there_is_named(tmp_path):
+    program = str(tmp_path / "none")
+    message = f"x could not be started: {program}: No such file or directory"
+
+    with pytest.raises(EvaluationError, match=f"^{re.escape(message)}$"):
+        run_once(Contestant(name="x", command=(program,)), WORK)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "describes no engine"),
+        ('{"name": "a", "command": []}', "describes no engine"),
+        ('{"name": "a", "command": ["b", 1]}', "describes no engine"),
+        ('{"name": "a", "command": ["b"], "cwd": "c"}', "describes no engine"),
+    ],
+)
+def test_a_peer_that_is_no_description_is_refused(tmp_path, text, message):
+    path = tmp_path / "peer.json"
+    path.write_text(text)
+
+    with pytest.raises(OptionError, match=message):
+        read_peer(path)
+
+
+def test_a_peer_file_that_is_absent_is_named(tmp_path):
+    with pytest.raises(OptionError, match="cannot be read"):
+        read_peer(tmp_path / "none.json")
+
+
+def test_two_of_one_name_are_refused(bundle, peer):
+    message = "two contestants are called other engine; rename a folder or a peer"
+
+    with pytest.raises(OptionError, match=f"^{message}$"):
+        contestants([bundle], [peer, peer])
+
+
+def test_the_workload_fits_the_shortest_context(bundle):
+    work = workload_for([bundle], depth_tokens=None, threads=None)
+
+    assert (work.prompt_tokens, work.reply_tokens, work.prefill_tokens) == (24, 24, 48)
+    assert work.depth_tokens + work.deep_reply_tokens < 96
+    assert workload_for([bundle], depth_tokens=5, threads=2).depth_tokens == 5
+    message = "--depth is 32; the shortest context, of 96 tokens, takes 31 before a reply of 64"
+    with pytest.raises(OptionError, match=f"^{message}$"):
+        workload_for([bundle], depth_tokens=32, threads=None)
+
+
+def test_a_long_context_gets_the_usual_workload(tmp_path):
+    long = TinyBundle(context_length=2048).write(tmp_path / "long")
+
+    assert workload_for([long], depth_tokens=None, threads=None) == Workload()
+
+
+@pytest.mark.parametrize("field", ["prompt_tokens", "threads"])
+def test_a_workload_checks_itself(field):
+    with pytest.raises(OptionError, match=f"^{field} is 0; expected an integer >= 1$"):
+        Workload(**{field: 0})
+
+
+def test_the_command_prints_a_table_or_json(bundle, peer):
+    runner = CliRunner()
+    arguments = ["bench", str(bundle), "--peer", str(peer), "--rounds", "1", "--threads", "1"]
+    shown = runner.invoke(app, [*arguments, "--quiet"])
+    told = runner.invoke(app, [*arguments, "--json", "--quiet"])
+
+    assert shown.exit_code == told.exit_code == 0
+    assert "| other engine | 200 (200–200) |" in shown.output
+    assert {one["name"] for one in json.loads(told.output)["contestants"]} == {
+        "tiny",
+        "other engine",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rounds", "0"], "--rounds is 0; expected an integer >= 1"),
+        (["--threads", "0"], "threads is 0; expected an integer >= 1"),
+    ],
+)
+def test_the_command_refuses_what_it_cannot_do(bundle, capsys, arguments, message):
+    assert main(["bench", str(bundle), *arguments]) == 2
+    assert capsys.readouterr().err == f"wiola-export: error: {message}\n"
+
+
+def test_a_folder_that_is_no_bundle_is_refused_before_anything_runs(tmp_path, capsys):
+    assert main(["bench", str(tmp_path)]) == 2
+    assert "manifest.json not found" in capsys.readouterr().err
+
+
+def test_the_choice_of_huge_pages_is_read(tmp_path):
+    setting = tmp_path / "enabled"
+    setting.write_text("always [madvise] never\n", encoding="ascii")
+
+    assert huge_pages(setting) == "madvise"
+    assert huge_pages(tmp_path / "none") is None
+
+
+def test_memory_is_read_at_some_speed():
+    assert 1e8 < read_bandwidth(2) < 1e13
+
+
+def test_a_median_is_of_the_rounds_that_tell():
+    rounds = tuple(Figures(**(FIGURES | {"verify_seconds": value})) for value in (None, 1.0, 3.0))
+    one = Measured(name="x", rounds=rounds, start_seconds=(1.0, 2.0, 3.0))
+
+    assert one.median("verify_seconds") == 2.0
+
+
+def vars_of(workload):
+    return dataclasses.asdict(workload)

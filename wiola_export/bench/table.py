@@ -1,0 +1,69 @@
+"""A bench as a table and as JSON."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+from wiola_export.bench.contest import Bench, Measured
+from wiola_export.report.document import Table
+from wiola_export.report.figures import significant
+
+MB = 1e6
+# Column, field of `Figures`, factor to the unit of the column.
+COLUMNS: Sequence[tuple[str, str, float]] = (
+    ("decode, tokens/s", "decode_tokens_per_second", 1),
+    ("decode, deep", "deep_tokens_per_second", 1),
+    ("prefill, tokens/s", "prefill_tokens_per_second", 1),
+    ("first token, ms", "first_token_seconds", 1e3),
+    ("load, s", "load_seconds", 1),
+    ("verify, s", "verify_seconds", 1),
+    ("peak memory, MB", "memory_bytes", 1 / MB),
+    ("weights a token, MB", "weight_bytes", 1 / MB),
+)
+
+
+def to_table(bench: Bench) -> Table:
+    """Make a row of medians for each contestant; decoding with its extremes."""
+    head = ("", *(name for name, _, _ in COLUMNS), "start to first token, s", "of read bandwidth")
+    return Table(head=head, rows=tuple(_row(one, bench) for one in bench.contestants))
+
+
+def to_json(bench: Bench) -> str:
+    """Write everything, keys sorted."""
+    return json.dumps(dataclasses.asdict(bench), indent=2, sort_keys=True) + "\n"
+
+
+def summary(bench: Bench) -> str:
+    """Say in one paragraph where and how it was measured."""
+    machine, work = bench.machine, bench.workload
+    features = ", ".join(machine.features) or "CPU features unknown"
+    rounds = len(bench.contestants[0].rounds)
+    deep = f", and {work.deep_reply_tokens} behind {work.depth_tokens}" if work.depth_tokens else ""
+    return (
+        f"{machine.cpu} ({features}), {machine.system}, {machine.logical_cpus} logical CPUs, "
+        f"{bench.threads} threads; huge pages: {bench.huge_pages or 'unknown'}; memory reads "
+        f"{bench.read_bytes_per_second / 1e9:.1f} GB/s. Medians of {rounds} rounds in turns: "
+        f"{work.reply_tokens} tokens behind {work.prompt_tokens}{deep}; prefill of "
+        f"{work.prefill_tokens}; first token of {work.prompt_tokens}."
+    )
+
+
+def _row(one: Measured, bench: Bench) -> tuple[str, ...]:
+    cells = [_cell(one, field, factor) for _, field, factor in COLUMNS]
+    decode = one.values("decode_tokens_per_second")
+    cells[0] += f" ({significant(min(decode))}–{significant(max(decode))})"
+    start = sorted(one.start_seconds)[len(one.start_seconds) // 2]
+    return (one.name, *cells, significant(start), _share(one, bench))
+
+
+def _cell(one: Measured, field: str, factor: float) -> str:
+    value = one.median(field)
+    return "–" if value is None else significant(value * factor)
+
+
+def _share(one: Measured, bench: Bench) -> str:
+    """Say how much of the measured bandwidth the weights of a step use; caches not counted."""
+    rate, weights = one.median("decode_tokens_per_second"), one.median("weight_bytes")
+    if rate is None or weights is None:
+        return "–"
+    return f"{rate * weights / bench.read_bytes_per_second:.2f}"
