@@ -31,6 +31,8 @@ GENERATION = (
     ("--frequency-penalty", float, "X", "the same for each time"),
     ("--seed", int, "N", "same seed, same text; default: random"),
     ("--draft-tokens", int, "N", "guess so many tokens where the text repeats itself"),
+    ("--json-schema", Path, "FILE", "the reply is JSON that this schema allows"),
+    ("--regex", str, "TEXT", "the reply matches this expression"),
 )
 RANDOM_WEIGHTS = """\
 **********************************************************************
@@ -51,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             device=arguments.device,
             threads=arguments.threads,
             verify=not arguments.no_verify,
+            provider_options=dict(arguments.provider_option),
         ) as model:
             _run(model, arguments)
     except WiolaRuntimeError as error:
@@ -82,11 +85,26 @@ def _parser() -> argparse.ArgumentParser:
         "--stop", action="append", metavar="TEXT", default=argparse.SUPPRESS, help="repeatable"
     )
     parser.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu")
+    parser.add_argument(
+        "--provider-option",
+        type=_option,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="for ONNX Runtime's CUDA provider, as device_id=1; repeatable",
+    )
     parser.add_argument("--threads", type=int, metavar="N", help="default: physical cores")
     parser.add_argument("--no-verify", action="store_true", help="skip the SHA-256 of the files")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
     return parser
+
+
+def _option(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is no KEY=VALUE")
+    return key, value
 
 
 def _version() -> str:
@@ -123,6 +141,12 @@ def _changes(arguments: argparse.Namespace) -> GenerationChanges:
     """Return the generation options that were given; all others are the bundle's."""
     known = GenerationChanges.__annotations__
     given = {name: value for name, value in vars(arguments).items() if name in known}
+    path = given.get("json_schema")
+    if path is not None:
+        try:
+            given["json_schema"] = path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise GenerationError(f"--json-schema {path} cannot be read ({error})") from error
     return cast("GenerationChanges", given)
 
 

@@ -4,7 +4,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Literal, get_args
@@ -17,6 +17,9 @@ CPU_PROVIDER = "CPUExecutionProvider"
 CUDA_PROVIDER = "CUDAExecutionProvider"
 # Distributions that all install the one module `onnxruntime` and overwrite each other's files.
 FLAVOURS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino")
+# What nearly all time goes into. On a GPU none of it may run on the CPU unnoticed; arithmetic on
+# shapes belongs there, and ONNX Runtime puts it there itself.
+HEAVY_NODES = re.compile(r"(Fused)?MatMul|Gemm|.*Attention")
 INSTALL_HINT = "pip install 'wiola-runtime[cpu]' (or 'wiola-runtime[cuda]')"
 
 
@@ -68,6 +71,35 @@ def choose_provider(device: Device, manifest: Manifest, available: Sequence[str]
         raise DeviceError(f"device 'cuda' cannot be had: {obstacle}")
     warn_cpu_instead(obstacle)
     return CPU_PROVIDER
+
+
+def native_options(given: Mapping[str, str | float]) -> dict[str, str]:
+    """Write provider options as ONNX Runtime does, for which true is 1."""
+    truths = {"true": "1", "false": "0"}
+    return {key: truths.get(str(v).lower(), str(v)) for key, v in given.items()}
+
+
+def check_options(given: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Compare the options that a session was given with those that it has.
+
+    Raises:
+        DeviceError: One was ignored or changed.
+    """
+    for key, value in given.items():
+        if found.get(key) != value:
+            raise DeviceError(
+                f"provider option {key} is {found.get(key, 'unknown')}, not {value}; the provider "
+                f"has {', '.join(sorted(found)) or 'no options'}"
+            )
+
+
+def misplaced(nodes: Iterable[tuple[str, str]]) -> str | None:
+    """Return what a GPU should do and the CPU does, of nodes (provider, type)."""
+    types = [kind for provider, kind in nodes if provider == CPU_PROVIDER]
+    heavy = [kind for kind in types if HEAVY_NODES.match(kind)]
+    if not heavy:
+        return None
+    return f"{len(heavy)} nodes run on the CPU: {', '.join(sorted(set(heavy)))}"
 
 
 def warn_cpu_instead(obstacle: str) -> None:

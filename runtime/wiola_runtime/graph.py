@@ -48,6 +48,8 @@ class Graph:
         self._session = open_session(self._ort, folder / manifest.graph.file, manifest, options)
         self.provider = cast("str", self._session.get_providers()[0])
         self.device = "cuda" if self.provider == devices.CUDA_PROVIDER else "cpu"
+        on_gpu = options.provider_options if self.device == "cuda" else {}
+        self._place = self.device, int(on_gpu.get("device_id", 0))
         check_names(self._session, manifest)
         self._names = tuple(
             manifest.input_with(role).name
@@ -220,7 +222,7 @@ class Graph:
         ):
             call.binding.bind_ortvalue_input(spec.past, past)
             if target is None:
-                call.binding.bind_output(spec.present, self.device)
+                call.binding.bind_output(spec.present, *self._place)
             else:
                 call.binding.bind_ortvalue_output(spec.present, target)
         call.binding.bind_ortvalue_output(self._logits_name, self._host(out))
@@ -260,7 +262,7 @@ class Graph:
         return past if self._manifest.cache == "shared" else None
 
     def _buffer(self, array: NDArray[Any]) -> Buffer:
-        return cast("Buffer", self._ort.OrtValue.ortvalue_from_numpy(array, self.device, 0))
+        return cast("Buffer", self._ort.OrtValue.ortvalue_from_numpy(array, *self._place))
 
     def _host(self, array: NDArray[Any]) -> "onnxruntime.OrtValue":
         return self._ort.OrtValue.ortvalue_from_numpy(array)

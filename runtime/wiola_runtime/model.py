@@ -4,7 +4,7 @@ Axes: B batch row, T positions, V vocabulary.
 """
 
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack, cast, overload
@@ -40,6 +40,7 @@ def load(
     threads: int | None = None,
     verify: bool = True,
     allow_spinning: bool = False,
+    provider_options: Mapping[str, str | float] | None = None,
 ) -> "Model":
     """Open a bundle.
 
@@ -49,10 +50,11 @@ def load(
         threads: None takes the physical cores that this process may use.
         verify: Whether to check the SHA-256 of every file first.
         allow_spinning: Whether idle threads poll for work instead of sleeping.
+        provider_options: For ONNX Runtime's CUDA provider, e.g. `{"device_id": 1}`.
 
     Raises:
         BundleError: The folder is damaged, incomplete, or needs a newer runtime.
-        DeviceError: The device or ONNX Runtime cannot be had.
+        DeviceError: The device or ONNX Runtime cannot be had, or not with these options.
     """
     began = time.perf_counter()
     folder = Path(bundle)
@@ -61,7 +63,12 @@ def load(
     if verify:
         verify_files(folder, manifest)
     tokenizer = Tokenizer.read(folder / TOKENIZER_FILE, manifest.tokens)
-    options = GraphOptions(device=device, threads=threads, allow_spinning=allow_spinning)
+    options = GraphOptions(
+        device=device,
+        threads=threads,
+        allow_spinning=allow_spinning,
+        provider_options=provider_options or {},
+    )
     graph = Graph(folder, manifest, options)
     return Model(manifest, tokenizer, graph, load_seconds=time.perf_counter() - began)
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 FATAL = 4
 GRAPH_ERRORS = (
+    "EPFail",
     "Fail",
     "InvalidArgument",
     "InvalidGraph",
@@ -34,13 +36,21 @@ class GraphOptions:
     Attributes:
         threads: Threads of one matrix product; None counts the physical cores.
         allow_spinning: Whether idle threads poll for work: faster alone, costly beside others.
+        provider_options: What ONNX Runtime's CUDA provider is told besides, e.g. `device_id`; the
+            CPU's ignores whatever it is told, so there it is refused here.
     """
 
     device: devices.Device = "cpu"
     threads: int | None = None
     allow_spinning: bool = False
+    provider_options: Mapping[str, str | float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.provider_options and self.device == "cpu":
+            raise DeviceError(
+                f"provider option {next(iter(self.provider_options))} has no effect on the CPU; "
+                "leave it out or choose device 'cuda'"
+            )
         if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
             raise DeviceError(
                 f"threads is {self.threads}; expected 1 to {MAX_THREADS}, or None to choose"
@@ -74,31 +84,58 @@ def open_session(
     """
     provider = devices.choose_provider(options.device, manifest, ort.get_available_providers())
     session = _create(ort, path, provider, options)
-    found = session.get_providers()
-    if provider in found[:1]:
-        return session
-    obstacle = f"ONNX Runtime fell back to {', '.join(found)}; check the CUDA and cuDNN libraries"
-    if options.device == "cuda":
+    obstacle = _fallback(session, provider, options)
+    if obstacle and options.device == "cuda":
         raise DeviceError(f"device 'cuda' cannot be had: {obstacle}")
-    devices.warn_cpu_instead(obstacle)
+    if obstacle:
+        devices.warn_cpu_instead(obstacle)
     return session
+
+
+def _fallback(
+    session: "onnxruntime.InferenceSession", provider: str, options: GraphOptions
+) -> str | None:
+    """Tell what does not run where it should."""
+    found = session.get_providers()
+    if provider not in found[:1]:
+        return f"ONNX Runtime fell back to {', '.join(found)}; check the CUDA and cuDNN libraries"
+    if provider == devices.CPU_PROVIDER:
+        return None
+    given = devices.native_options(options.provider_options)
+    devices.check_options(given, session.get_provider_options()[provider])
+    return devices.misplaced(_placed(session))
+
+
+def _placed(session: "onnxruntime.InferenceSession") -> Iterator[tuple[str, str]]:
+    """Yield the provider and type of every node; none where ONNX Runtime does not tell yet."""
+    if hasattr(session, "get_provider_graph_assignment_info"):
+        for part in session.get_provider_graph_assignment_info():
+            for node in part.get_nodes():
+                yield part.ep_name, node.op_type
 
 
 def _create(
     ort: ModuleType, path: Path, provider: str, options: GraphOptions
 ) -> "onnxruntime.InferenceSession":
-    providers = list(dict.fromkeys((provider, devices.CPU_PROVIDER)))
+    providers: list[str | tuple[str, dict[str, str]]] = [devices.CPU_PROVIDER]
+    given = devices.native_options(options.provider_options)
+    if provider != devices.CPU_PROVIDER:
+        providers.insert(0, (provider, given))
     if provider == devices.CUDA_PROVIDER and hasattr(ort, "preload_dlls"):
         # It reports what it misses with print, which would land in the reply of `wiola-run`.
         with contextlib.redirect_stdout(sys.stderr):
             ort.preload_dlls()
     native = ort.capi.onnxruntime_pybind11_state
+    errors = (RuntimeError, *(getattr(native, name) for name in GRAPH_ERRORS))
     try:
         return ort.InferenceSession(
             path, _native_options(ort, options), providers=providers, enable_fallback=0
         )
-    except tuple(getattr(native, name) for name in GRAPH_ERRORS) as error:
+    except errors as error:
         reason = str(error).strip().splitlines()[0]
+        option = next((key for key in given if key in reason), None)
+        if option is not None:
+            raise DeviceError(f"provider option {option}={given[option]}: {reason}") from error
         raise BundleError(f"onnxruntime {ort.__version__} refuses {path}: {reason}") from error
 
 
@@ -113,6 +150,7 @@ def _native_options(ort: ModuleType, options: GraphOptions) -> "onnxruntime.Sess
     # Where a processor adds products of 8-bit numbers in 16 bits (AVX2 without VNNI), sums would
     # saturate silently; the processor's exact kernels are taken there.
     native.add_session_config_entry("session.x64quantprecision", "1")
+    native.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     return native
 
 
