@@ -33,7 +33,8 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel):
         names = set(archive.namelist())
 
     sources = {f"wiola_runtime/{p.name}" for p in (RUNTIME / "wiola_runtime").glob("*.py")}
-    assert {n for n in names if ".dist-info/" not in n} == sources | {"wiola_runtime/py.typed"}
+    extra = {"wiola_run.py", "wiola_runtime/py.typed"}
+    assert {n for n in names if ".dist-info/" not in n} == sources | extra
 
 
 def test_the_metadata_names_what_the_runtime_needs(wheel):
@@ -46,4 +47,4 @@ def test_the_metadata_names_what_the_runtime_needs(wheel):
     plain = {r for r in metadata.get_all("Requires-Dist") if "extra" not in r}
     assert {r.partition(">")[0] for r in plain} == {"numpy", "tokenizers"}
     assert set(metadata.get_all("Provides-Extra")) == {"chat", "cpu", "cuda", "grammar"}
-    assert "wiola-run = wiola_runtime.cli:main" in scripts
+    assert "wiola-run = wiola_run:main" in scripts

@@ -194,3 +194,81 @@ def test_the_parser_answers(arguments, code, text, capsys):
     out, err = capsys.readouterr()
     assert leaving.value.code == code
     assert text in out + err
+
+
+def test_the_reply_keeps_to_a_schema_in_a_file(folder, tmp_path, capsys):
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps({"enum": ["né", "it is"]}), encoding="utf-8")
+
+    code = main([str(folder), "--prompt", "It", "--json-schema", str(path)])
+
+    assert code == 0
+    assert json.loads(capsys.readouterr().out) in ("né", "it is")
+
+
+def test_the_reply_matches_an_expression(folder, capsys):
+    code = main([str(folder), "--prompt", "It", "--regex", "(yes|no)!"])
+
+    assert code == 0
+    assert capsys.readouterr().out in ("yes!\n", "no!\n")
+
+
+@pytest.mark.parametrize("content", [None, b"\xff"])
+def test_a_schema_that_cannot_be_read_is_one_line(folder, tmp_path, capsys, content):
+    path = tmp_path / "schema.json"
+    if content is not None:
+        path.write_bytes(content)
+
+    code = main([str(folder), *PROMPT, "--json-schema", str(path)])
+
+    err = capsys.readouterr().err
+    assert code == 2
+    assert err.startswith(f"wiola-run: error: --json-schema {path} cannot be read (")
+    assert err.count("\n") == 1
+
+
+def test_options_of_the_provider_are_key_and_value(folder, capsys):
+    code = main([str(folder), *PROMPT, "--provider-option", "device_id=1"])
+
+    message = "wiola-run: error: provider option device_id has no effect on the CPU; leave it out"
+    assert code == 2
+    assert capsys.readouterr().err.startswith(message)
+
+
+@pytest.mark.parametrize("option", ["device_id", "=1"])
+def test_an_option_without_a_value_is_a_usage_error(folder, capsys, option):
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main([str(folder), *PROMPT, "--provider-option", option])
+
+    assert f"{option!r} is no KEY=VALUE" in capsys.readouterr().err
+
+
+IMPORT_AND_INTERRUPT = """
+import sys
+
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == "numpy":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+import wiola_run
+sys.exit(wiola_run.main())
+"""
+
+
+def test_an_interruption_while_it_starts_shows_no_traceback():
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_AND_INTERRUPT], check=False, capture_output=True
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_the_command_runs_what_the_module_runs(folder, reply):
+    code = f"import sys; sys.argv = {['wiola-run', str(folder), *PROMPT]!r}\n"
+    code += "import wiola_run; sys.exit(wiola_run.main())"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+
+    assert done.stdout.decode() == reply.text + "\n"
