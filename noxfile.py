@@ -10,10 +10,10 @@ import nox
 nox.options.sessions = ["tests"]
 CONSTRAINTS = ("-c", "constraints.txt")
 PRODUCT = ("./runtime[cpu]", ".[trace]")
-TESTING = ("pytest", "pytest-xdist", "hypothesis", "safetensors", "distributed")
+TESTING = ("pytest", "pytest-xdist", "hypothesis", "safetensors", "distributed", "openai")
 # Files of tests side by side, a process for each core; tests of one file share what they made.
 SIDE_BY_SIDE = ("-n", "auto", "--dist", "loadfile")
-EDITABLE = ("-e", "./runtime[cpu,grammar]", "-e", ".[trace]")
+EDITABLE = ("-e", "./runtime[cpu,grammar,server]", "-e", ".[trace]")
 DEMO = "build/wiola-demo-int8"
 EXPORT_DEMO = ("wiola-export", "--variant", "demo", "--int8", "--out", DEMO, "--force")
 
@@ -80,6 +80,6 @@ def memory(session: nox.Session) -> None:
 @nox.session
 def gpu(session: nox.Session) -> None:
     """Check the CUDA target on a machine that has a GPU: parity with the CPU, tokens a second."""
-    session.install(*CONSTRAINTS, "./runtime[cuda]", ".[trace]", *TESTING)
+    session.install(*CONSTRAINTS, "./runtime[cuda,server]", ".[trace]", *TESTING)
     session.run("python", "-m", "pytest", "-m", "gpu", "-rs", "tests", *session.posargs)
     session.run("python", "tests/bench/cuda_check.py")

@@ -1,0 +1,122 @@
+"""Serve an exported Wiola bundle by the protocol of OpenAI's API."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+from wiola_runtime import GenerationError, WiolaRuntimeError, load
+from wiola_runtime.cli import DONE, INTERRUPTED, RANDOM_WEIGHTS, USER_CAN_FIX_IT
+from wiola_serve.limits import Limits
+
+EXTRA = ("prometheus_client", "starlette", "uvicorn")
+KEY_VARIABLE = "WIOLA_API_KEY"
+LIMITS = (
+    ("--max-tokens", "tokens", int, "N", "longest answer; default: what the context leaves"),
+    ("--max-rows", "rows", int, "N", "answers worked on at the same time"),
+    ("--max-queue", "queue", int, "N", "prompts that wait; beyond that, status 429"),
+    ("--max-body", "body_bytes", int, "BYTES", "longest request"),
+    ("--max-connections", "connections", int, "N", "open connections; beyond that, status 503"),
+    ("--timeout", "seconds", float, "SECONDS", "time for a request and its answer"),
+    ("--keep", "conversations", int, "N", "chats whose state is kept for the next turn"),
+    ("--grace", "grace_seconds", float, "SECONDS", "time for running answers when it is stopped"),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        _serve(arguments)
+    except WiolaRuntimeError as error:
+        print(f"wiola-serve: error: {error}", file=sys.stderr)
+        return USER_CAN_FIX_IT
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRA:
+            raise
+        print(
+            f"wiola-serve: error: {error.name} is not installed; "
+            "run: pip install 'wiola-runtime[server]'",
+            file=sys.stderr,
+        )
+        return USER_CAN_FIX_IT
+    except KeyboardInterrupt:  # while the bundle was loaded
+        return INTERRUPTED
+    return DONE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="wiola-serve", description=__doc__)
+    parser.add_argument("bundle", type=Path, help="folder that wiola-export wrote")
+    parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s, this machine")
+    parser.add_argument(
+        "--port", type=int, default=8000, help="default: %(default)s; 0: a free one"
+    )
+    parser.add_argument(
+        "--api-key", metavar="KEY", help=f"what clients must know; better given as {KEY_VARIABLE}"
+    )
+    parser.add_argument(
+        "--allow-origin", action="append", default=[], metavar="ORIGIN",
+        help="web pages whose scripts may use the server; repeatable",
+    )  # fmt: skip
+    for option, field, kind, metavar, text in LIMITS:
+        default = getattr(Limits(), field)
+        shown = text if default is None else f"{text}; default: {default:g}"
+        parser.add_argument(
+            option, dest=field, type=kind, metavar=metavar, default=default, help=shown
+        )
+    parser.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu")
+    parser.add_argument("--threads", type=int, metavar="N", help="default: physical cores")
+    parser.add_argument("--no-verify", action="store_true", help="skip the SHA-256 of the files")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
+    return parser
+
+
+def _version() -> str:
+    try:
+        return metadata.version("wiola-runtime")
+    except metadata.PackageNotFoundError:
+        return "(run from its sources)"
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    from wiola_serve import server  # noqa: PLC0415  an extra: its absence becomes an instruction
+    from wiola_serve.app import Access  # noqa: PLC0415
+
+    limits = Limits(**{field: getattr(arguments, field) for _, field, *_ in LIMITS})
+    local, key = server.is_loopback(arguments.host), _key(arguments)
+    access = Access(key=key, is_local=local, origins=tuple(arguments.allow_origin))
+    with (
+        server.listening(arguments.host, arguments.port) as sock,
+        load(
+            arguments.bundle,
+            device=arguments.device,
+            threads=arguments.threads,
+            verify=not arguments.no_verify,
+        ) as model,
+    ):
+        if model.manifest.weights == "random":
+            print(RANDOM_WEIGHTS, file=sys.stderr)
+        if not local and key is None:
+            print(
+                f"wiola-serve: warning: who reaches {arguments.host} may use this server; set "
+                f"{KEY_VARIABLE} to a secret",
+                file=sys.stderr,
+            )
+        print(f"{model.manifest.name} at {server.url_of(sock)}/v1", flush=True)
+        server.quietly_stoppable()
+        server.Server(model, limits, access).run_on(sock)
+
+
+def _key(arguments: argparse.Namespace) -> str | None:
+    """Return the API key, from the option or the environment."""
+    key = arguments.api_key if arguments.api_key is not None else os.environ.get(KEY_VARIABLE)
+    if key is not None and not key.strip():
+        raise GenerationError(f"the API key is empty; give one, or unset {KEY_VARIABLE}")
+    return key
+
+
+if __name__ == "__main__":  # pragma: no cover - run as a module, in a process of its own
+    sys.exit(main())

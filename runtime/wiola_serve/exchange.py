@@ -1,0 +1,112 @@
+"""A request with the prompts it has sent: news come in, and it may end in three ways.
+
+Either all prompts are answered, or the time is up, or the client has left; the last two are news
+like all others.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from starlette.requests import ClientDisconnect, Request
+
+from wiola_serve.job import Job, News
+from wiola_serve.limits import Limits
+from wiola_serve.refusal import CLIENT_LEFT, REQUEST_TIMEOUT, TOO_LARGE, TOO_SLOW, Refusal
+from wiola_serve.scheduler import Scheduler
+
+
+class Exchange:
+    """The asyncio side of some jobs.
+
+    Args:
+        request: Its body may not have been read yet.
+        scheduler: Works on the jobs.
+        limits: How long request and answer may take.
+    """
+
+    def __init__(self, request: Request, scheduler: Scheduler, limits: Limits) -> None:
+        self._request = request
+        self._scheduler = scheduler
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._news: asyncio.Queue[tuple[int, News]] = asyncio.Queue()
+        self._jobs: Sequence[Job] = ()
+        self._watch: asyncio.Task[None] | None = None
+        late = Refusal(
+            f"the answer was not there after {limits.seconds:g} seconds; ask for fewer tokens",
+            status=TOO_SLOW,
+            code="timeout",
+        )
+        self.deadline = self._loop.time() + limits.seconds
+        self._timer = self._loop.call_at(self.deadline, self._fail, late)
+
+    async def body(self) -> bytes:
+        """Read the request's body.
+
+        Raises:
+            Refusal: It is too long, takes too long, or the client has left.
+        """
+        most, content = self._limits.body_bytes, bytearray()
+        try:
+            async with asyncio.timeout_at(self.deadline):
+                async for part in self._request.stream():
+                    content += part
+                    if len(content) > most:
+                        raise Refusal(
+                            f"the body has more than {most} bytes (--max-body); send less",
+                            status=TOO_LARGE,
+                        )
+        except TimeoutError as error:
+            raise Refusal("the body took too long", status=REQUEST_TIMEOUT) from error
+        except ClientDisconnect as error:
+            raise Refusal("the client has left", status=CLIENT_LEFT) from error
+        return bytes(content)
+
+    def listener(self, index: int) -> Callable[[News], object]:
+        """Return what takes the news of one prompt, on any thread."""
+
+        def listen(news: News) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is gone, and so is the client
+                self._loop.call_soon_threadsafe(self._news.put_nowait, (index, news))
+
+        return listen
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Send prompts to the scheduler, and watch the client.
+
+        Raises:
+            Refusal: There is no room for them.
+        """
+        self._scheduler.submit(jobs)
+        self._jobs = jobs
+        self._watch = asyncio.create_task(self._until_left())
+
+    async def news(self) -> AsyncIterator[tuple[int, News]]:
+        """Yield the news of all prompts, each with the prompt's place, until all have ended.
+
+        Raises:
+            Refusal: An answer has failed, the time is up, or the client has left.
+        """
+        going = len(self._jobs)
+        while going:
+            index, news = await self._news.get()
+            if news.failure is not None:
+                raise news.failure
+            going -= news.result is not None
+            yield index, news
+
+    def close(self) -> None:
+        """Let go of everything; what is still worked on ends within a token."""
+        self._timer.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
+        self._scheduler.cancel(self._jobs)
+
+    async def _until_left(self) -> None:
+        while (await self._request.receive())["type"] != "http.disconnect":
+            pass
+        self._fail(Refusal("the client has left", status=CLIENT_LEFT))
+
+    def _fail(self, failure: Refusal) -> None:
+        self._news.put_nowait((0, News(failure=failure)))

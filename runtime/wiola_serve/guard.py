@@ -1,0 +1,83 @@
+"""What happens to every request, whatever its route: it is counted, timed and let in or not."""
+
+import hmac
+import time
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from wiola_serve.answers import as_json
+from wiola_serve.metrics import Metrics
+from wiola_serve.refusal import FAILED, MISDIRECTED, UNAUTHORIZED, Refusal
+
+OPEN_ROUTES = ("/health",)
+LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+def refused(refusal: Refusal) -> Response:
+    """Return the error object of the protocol."""
+    return Response(as_json(refusal.body()), refusal.status, refusal.headers, "application/json")
+
+
+class Guard:
+    """The middleware.
+
+    Args:
+        app: What is behind it.
+        metrics: Where it counts.
+        routes: Paths that are counted by their names; all others are one.
+        key: What a client must know, if anything.
+        is_local: Whether only this machine reaches the server. A page of the web that its browser
+            shows must not either, so the server then wants to be called by its own name.
+    """
+
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, routes: set[str], key: str | None, *, is_local: bool
+    ) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._routes = routes
+        self._key = key
+        self._is_local = is_local
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request in, or answer it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status, began = FAILED, time.perf_counter()
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        refusal = self._refusal(scope)
+        try:
+            await (refused(refusal) if refusal else self._app)(scope, receive, noting)
+        finally:
+            route = scope["path"] if scope["path"] in self._routes else "other"
+            self._metrics.requests.labels(route, status).inc()
+            self._metrics.request_seconds.labels(route).observe(time.perf_counter() - began)
+
+    def _refusal(self, scope: Scope) -> Refusal | None:
+        headers = Headers(scope=scope)
+        name = headers.get("host", "").rpartition(":")[0] or headers.get("host", "")
+        if self._is_local and self._key is None and name.lower() not in LOCAL_NAMES:
+            return Refusal(
+                f"this server is called localhost, not {name!r}; with an API key (--api-key) the "
+                "name does not matter",
+                status=MISDIRECTED,
+            )
+        if self._key is None or scope["path"] in OPEN_ROUTES:
+            return None
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and hmac.compare_digest(given.encode(), self._key.encode()):
+            return None
+        return Refusal(
+            "the API key is wrong or missing; send the header Authorization: Bearer KEY",
+            status=UNAUTHORIZED,
+            code="invalid_api_key",
+        )

@@ -1,0 +1,68 @@
+"""Everything the server refuses, with the status and the error object of the protocol."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from wiola_runtime import CapacityError, WiolaRuntimeError
+
+BAD_REQUEST, UNAUTHORIZED, NOT_FOUND = 400, 401, 404
+REQUEST_TIMEOUT, TOO_LARGE, NO_JSON, MISDIRECTED = 408, 413, 415, 421
+TOO_MANY, CLIENT_LEFT, FAILED, UNAVAILABLE, TOO_SLOW = 429, 499, 500, 503, 504
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
+OURS = 500  # from here on the fault is the server's
+
+
+class Refusal(WiolaRuntimeError):  # noqa: N818  the answer to a request, no accident
+    """A request that gets an error instead of an answer.
+
+    Args:
+        message: What was found, what was expected, and the way out.
+        status: Of HTTP.
+        code: The protocol's short name of the failure.
+        param: The field of the request that is to blame.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = BAD_REQUEST,
+        code: str | None = None,
+        param: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a client should know about another try; it is read by OpenAI's own client."""
+        if self.status == TOO_MANY:
+            return {"Retry-After": "1"}
+        return {"x-should-retry": "false"} if self.status == TOO_SLOW else {}
+
+    def body(self) -> dict[str, Any]:
+        """Return the error object of the protocol."""
+        kind = "server_error" if self.status >= OURS else "invalid_request_error"
+        if self.status == TOO_MANY:
+            kind = "rate_limit_error"
+        fields = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
+        return {"error": fields}
+
+
+def refusal_of(error: WiolaRuntimeError, names: Mapping[str, str] = NO_NAMES) -> Refusal:
+    """Return what the client is told where the runtime refuses.
+
+    Args:
+        error: Its message begins with the name of a field, where it is about one.
+        names: Of these fields, what the protocol calls them.
+    """
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, CapacityError):
+        return Refusal(str(error), code="context_length_exceeded")
+    field, _, found = str(error).partition(" ")
+    name = names.get(field)
+    return Refusal(f"{name or field} {found}", param=name)

@@ -1,0 +1,100 @@
+"""Listen, serve, and stop without leaving anyone without an answer."""
+
+import asyncio
+import ipaddress
+import signal
+import socket
+
+import uvicorn
+
+from wiola_runtime import DeviceError, Model
+from wiola_serve.app import Access, application
+from wiola_serve.limits import Limits
+from wiola_serve.metrics import Metrics
+from wiola_serve.scheduler import Scheduler
+
+# After the running answers have had their time: for the last errors to be written.
+CLOSING_SECONDS = 5
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address is reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Open a listening socket; port 0 takes a free one.
+
+    Raises:
+        DeviceError: The address cannot be had.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        raise DeviceError(f"cannot listen at {host}, port {port}: {error}") from error
+
+
+def url_of(sock: socket.socket) -> str:
+    """Return where a server that listens here is found."""
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class Server(uvicorn.Server):
+    """A server for one model.
+
+    Args:
+        model: Opened; it stays open.
+        limits: What may be asked of it.
+        access: Who may ask.
+    """
+
+    def __init__(self, model: Model, limits: Limits, access: Access) -> None:
+        metrics = Metrics()
+        self._scheduler = Scheduler(model.engine, limits, metrics)
+        self._grace_seconds = limits.grace_seconds
+        app = application(model, self._scheduler, limits, metrics, access)
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                limit_concurrency=limits.connections,
+                timeout_graceful_shutdown=int(limits.grace_seconds) + CLOSING_SECONDS,
+            )
+        )
+
+    def run_on(self, sock: socket.socket) -> None:
+        """Serve until a signal comes; a second Ctrl-C does not wait for running answers."""
+        self._scheduler.start()
+        try:
+            self.run(sockets=[sock])
+        finally:
+            self._scheduler.stop()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more requests; what is not answered in time gets an error."""
+        ending = asyncio.create_task(self._end_answers())
+        await super().shutdown(sockets)
+        ending.cancel()
+
+    async def _end_answers(self) -> None:
+        await asyncio.sleep(self._grace_seconds)
+        await asyncio.to_thread(self._scheduler.stop)
+
+
+def quietly_stoppable() -> None:
+    """Let SIGINT and SIGTERM do nothing but what the server makes of them.
+
+    It raises them once more when it has stopped.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)

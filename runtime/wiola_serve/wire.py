@@ -1,0 +1,286 @@
+"""The requests of the protocol: JSON in, checked dataclasses in the runtime's words out.
+
+A field that would change the answer and is not known is refused; one that would not is ignored.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any, NoReturn, cast
+
+from wiola_runtime.chat import Message
+from wiola_runtime.config import GenerationChanges
+from wiola_serve.refusal import NOT_FOUND, Refusal
+
+MOST_STOPS = 16
+MOST_TOP_LOGPROBS = 20
+Body = Mapping[str, Any]
+Prompt = str | list[int]
+
+# Names in the protocol, or in what other servers add to it, and in GenerationConfig.
+SAME = (
+    "temperature", "top_p", "top_k", "min_p", "typical_p", "presence_penalty",
+    "frequency_penalty", "repetition_penalty", "seed", "ignore_eos", "regex",
+)  # fmt: skip
+NAMES = {name: name for name in SAME} | {"stop_token_ids": "stop_ids"}
+FIELDS = {field: name for name, field in NAMES.items()} | {
+    "max_new_tokens": "max_tokens", "json_schema": "response_format", "logprobs": "logprobs",
+    "logit_bias": "logit_bias", "stop": "stop", "prompt": "prompt",
+}  # fmt: skip
+DRAWS = ("top_p", "top_k", "min_p", "typical_p")
+OTHERS = {
+    "model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "stop",
+    "logit_bias", "logprobs", "response_format",
+}  # fmt: skip
+IGNORED = {
+    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+    "prompt_cache_retention", "parallel_tool_calls",
+}  # fmt: skip
+# Not supported, but for these values, which ask for nothing.
+NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+}
+REASONS: Mapping[str, str] = {
+    "n": "there is one answer to a prompt; send the request again for another",
+    "best_of": "there is one answer to a prompt; send the request again for another",
+    "echo": "the answer does not repeat the prompt; put it before the answer",
+    "suffix": "the model continues texts and cannot fill gaps; leave it out",
+    "tools": "the model calls no tools; bind the answer with response_format instead",
+    "functions": "the model calls no functions; bind the answer with response_format instead",
+}
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What completions and chats have in common.
+
+    Attributes:
+        changes: What differs from the bundle's defaults.
+        streams: Whether the answer is sent token by token.
+        tells_usage: Whether the end of a stream says how many tokens there were.
+    """
+
+    changes: GenerationChanges
+    streams: bool
+    tells_usage: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionRequest:
+    """Texts to continue."""
+
+    prompts: tuple[Prompt, ...]
+    options: Options
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """A conversation to answer."""
+
+    messages: tuple[Message, ...]
+    options: Options
+
+
+def read_body(content: bytes) -> dict[str, Any]:
+    """Parse a body; fields that are null are as good as left out.
+
+    Raises:
+        Refusal: It is no JSON object.
+    """
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(f"the body is no JSON ({error}); send a JSON object") from error
+    if not isinstance(found, dict):
+        raise Refusal(f"the body is a JSON {type(found).__name__}; send a JSON object")
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def read_completion(body: Body, model: str) -> CompletionRequest:
+    """Read the request of `/v1/completions`.
+
+    Raises:
+        Refusal: A field is unknown, not supported, or of another type.
+    """
+    require_known(body, {"prompt"})
+    changes = _changes(body)
+    if (count := _of(body, "logprobs", int)) is not None:
+        changes["logprobs"] = count
+    return CompletionRequest(
+        prompts=_prompts(body.get("prompt")), options=_options(body, changes, model)
+    )
+
+
+def read_chat(body: Body, model: str) -> ChatRequest:
+    """Read the request of `/v1/chat/completions`.
+
+    Raises:
+        Refusal: A field is unknown, not supported, or of another type.
+    """
+    require_known(body, {"messages", "top_logprobs"})
+    changes = _changes(body)
+    count = _of(body, "top_logprobs", int)
+    if _of(body, "logprobs", bool):
+        changes["logprobs"] = count or 0
+    elif count is not None:
+        _refuse("top_logprobs", "has no effect without logprobs; send logprobs: true with it")
+    if count is not None and not 0 <= count <= MOST_TOP_LOGPROBS:
+        _refuse("top_logprobs", f"is {count}; expected 0 to {MOST_TOP_LOGPROBS}")
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        _refuse("messages", "are missing; expected a list of at least one message")
+    return ChatRequest(
+        messages=tuple(_message(message, f"messages[{i}]") for i, message in enumerate(messages)),
+        options=_options(body, changes, model),
+    )
+
+
+def require_known(body: Body, own: set[str]) -> None:
+    """Check that every field is supported, ignored, or asks for nothing.
+
+    Raises:
+        Refusal: One is not.
+    """
+    for name, value in body.items():
+        if name in NAMES or name in OTHERS or name in IGNORED or name in own:
+            continue
+        if value not in NEUTRAL.get(name, ()):
+            reason = REASONS.get(name, "this server does not know it; leave it out")
+            raise Refusal(
+                f"{name} is not supported: {reason}", code="unsupported_parameter", param=name
+            )
+
+
+def _options(body: Body, changes: dict[str, Any], model: str) -> Options:
+    named = _of(body, "model", str)
+    if named not in (None, model):
+        raise Refusal(
+            f"model {named!r} is not served here; expected {model!r}",
+            status=NOT_FOUND, code="model_not_found", param="model",
+        )  # fmt: skip
+    streams = bool(_of(body, "stream", bool))
+    extra = _of(body, "stream_options", dict)
+    if extra is not None and not streams:
+        _refuse("stream_options", "has no effect without stream; send stream: true with it")
+    unknown = sorted((extra or {}).keys() - {"include_usage", "include_obfuscation"})
+    if unknown:
+        _refuse("stream_options", f"has {', '.join(unknown)}; expected include_usage")
+    return Options(
+        changes=cast("GenerationChanges", changes),
+        streams=streams,
+        tells_usage=bool((extra or {}).get("include_usage")),
+    )
+
+
+def _changes(body: Body) -> dict[str, Any]:
+    """Return the fields of GenerationConfig that a request sets."""
+    found: dict[str, Any] = {field: body[name] for name, field in NAMES.items() if name in body}
+    if found.get("top_k") in (0, -1):
+        found["top_k"] = None
+    if found.get("temperature") == 0:  # the likeliest token, whatever else is sent along
+        found = {name: value for name, value in found.items() if name not in DRAWS}
+    lengths = [body[n] for n in ("max_tokens", "max_completion_tokens") if n in body]
+    if lengths:
+        if len(set(map(str, lengths))) > 1:
+            _refuse("max_tokens", "differs from max_completion_tokens; send one of them")
+        found["max_new_tokens"] = lengths[0]
+    if "stop" in body:
+        found["stop"] = _stops(body["stop"])
+    if "logit_bias" in body:
+        found["logit_bias"] = _bias(_of(body, "logit_bias", dict) or {})
+    if (schema := _schema(_of(body, "response_format", dict))) is not None:
+        found["json_schema"] = schema
+    return found
+
+
+def _schema(chosen: Body | None) -> object | None:
+    kind = "text" if chosen is None else chosen.get("type")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    described = (chosen or {}).get("json_schema")
+    if kind == "json_schema" and isinstance(described, dict) and "schema" in described:
+        return cast("object", described["schema"])
+    return _refuse(
+        "response_format",
+        'is not one of {"type": "text"}, {"type": "json_object"}, '
+        '{"type": "json_schema", "json_schema": {"schema": ...}}',
+    )
+
+
+def _stops(stop: object) -> list[str]:
+    stops = [stop] if isinstance(stop, str) else stop
+    if not isinstance(stops, list) or not all(isinstance(one, str) and one for one in stops):
+        _refuse("stop", "is not a text or a list of texts of at least 1 character")
+    if len(stops) > MOST_STOPS:
+        _refuse("stop", f"has {len(stops)} texts; expected at most {MOST_STOPS}")
+    return stops
+
+
+def _bias(bias: Mapping[str, Any]) -> dict[int, Any]:
+    if not all(key.isdecimal() for key in bias):
+        _refuse("logit_bias", "has keys that are no token ids; expected integers as texts")
+    return {int(key): value for key, value in bias.items()}
+
+
+def _prompts(prompt: object) -> tuple[Prompt, ...]:
+    """Tell one prompt from several; ids are checked by the runtime."""
+    if isinstance(prompt, str):
+        return (prompt,)
+    if not isinstance(prompt, list) or not prompt:
+        _refuse("prompt", "is missing; expected text, token ids, or a list of one of them")
+    if all(isinstance(one, str | list) for one in prompt):
+        return tuple(prompt)
+    return (prompt,)
+
+
+def _message(message: object, where: str) -> Message:
+    if not isinstance(message, dict):
+        _refuse(where, "is no object; expected role and content")
+    given = {name: value for name, value in message.items() if value is not None}
+    unknown = sorted(name for name in given if name not in ("role", "content") and given[name])
+    if unknown:
+        _refuse(f"{where}.{unknown[0]}", "is not supported: a message is its role and content")
+    if given.get("role") not in ROLES:
+        _refuse(f"{where}.role", f"is {given.get('role')!r}; expected one of {', '.join(ROLES)}")
+    return {"role": ROLES[given["role"]], "content": _content(given.get("content"), where)}
+
+
+def _content(content: object, where: str) -> str:
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if not isinstance(parts, list):
+        _refuse(f"{where}.content", "is no text; expected text, or a list of parts of text")
+    texts = [
+        part["text"]
+        for part in parts
+        if isinstance(part, dict)
+        and part.get("type") == "text"
+        and isinstance(part.get("text"), str)
+    ]
+    if len(texts) < len(parts):
+        _refuse(f"{where}.content", "has a part that is no text; the model reads nothing else")
+    return "".join(texts)
+
+
+def _of(body: Body, name: str, kind: type[Any]) -> Any:  # noqa: ANN401  of that kind
+    """Return a field of a type, or None where it is not there."""
+    value = body.get(name)
+    wrong = isinstance(value, bool) if kind is int else False
+    if value is not None and (wrong or not isinstance(value, kind)):
+        words = {int: "an integer", bool: "true or false", str: "a text", dict: "an object"}
+        _refuse(name, f"is {value!r}; expected {words[kind]}")
+    return value
+
+
+def _refuse(param: str, found: str) -> NoReturn:
+    raise Refusal(f"{param} {found}", param=param)
