@@ -1,0 +1,11 @@
+"""Load a bundle and stream a reply: `python minimal.py BUNDLE "It is a truth"`."""
+
+import sys
+
+import wiola_runtime as wr
+
+bundle, prompt = sys.argv[1:]
+with wr.load(bundle) as model:
+    for piece in model.stream(prompt, max_new_tokens=64):
+        print(piece.text, end="", flush=True)
+print()
