@@ -145,15 +145,19 @@ class Scheduler:
     def _turn(self) -> None:
         """Read a chunk of a prompt, then make a token of every answer that has begun."""
         jobs = {job.member: job for job in self._active}
-        for member in (*self._batch.read(), *self._batch.decode()):
-            job = jobs[member]
-            seconds, is_first = job.lap()
-            metrics = self._metrics
-            (metrics.first_token_seconds if is_first else metrics.token_seconds).observe(seconds)
-            if member.has_ended:
-                self._end(job)
-            else:
-                job.tell()
+        for make in (self._batch.read, self._batch.decode):
+            for member in make():
+                self._note(jobs[member], member)
+
+    def _note(self, job: Job, member: Member) -> None:
+        """Take a new token of an answer into account."""
+        seconds, is_first = job.lap()
+        metrics = self._metrics
+        (metrics.first_token_seconds if is_first else metrics.token_seconds).observe(seconds)
+        if member.has_ended:
+            self._end(job)
+        else:
+            job.tell()
 
     def _end(self, job: Job) -> None:
         member = job.member
