@@ -47,6 +47,9 @@ class Transcript(QTextEdit):
         self._turns = 0
         self._format = QTextCharFormat()
         self._at_start = True
+        self._follows = True
+        self.verticalScrollBar().valueChanged.connect(self._note_reader)
+        self.verticalScrollBar().rangeChanged.connect(self._follow)
 
     def show_conversation(self, conversation: Conversation) -> None:
         """Show these turns instead of all that is there."""
@@ -57,12 +60,15 @@ class Transcript(QTextEdit):
         for turn in conversation.turns:
             self.begin(turn.role)
             self.write(turn.content)
-        self._scroll_to_end()
+        self._follows = True
+        self._follow()
 
     def begin(self, role: Role) -> None:
         """Let the text that is written now belong to a new turn."""
         self._turns += 1
         self._at_start = True
+        if role == "user":
+            self._follows = True  # who writes wants to see it
         self._format = QTextCharFormat()
         if self._mode == "chat":
             self._begin_message(role)
@@ -79,11 +85,7 @@ class Transcript(QTextEdit):
         if not text:
             return
         self._at_start = False
-        bar = self.verticalScrollBar()
-        follows = bar.value() >= bar.maximum() - GAP
         self._cursor().insertText(text, self._format)
-        if follows:
-            self._scroll_to_end()
 
     def paintEvent(self, event: QPaintEvent) -> None:
         """Paint a panel behind what the user said, then the text."""
@@ -155,7 +157,7 @@ class Transcript(QTextEdit):
         side = max(2.0 * INDENT, (self.width() - COLUMN) / 2)
         frame = self.document().rootFrame().frameFormat()
         frame.setLeftMargin(side)
-        frame.setRightMargin(side)
+        frame.setRightMargin(side - (self.width() - self.viewport().width()))  # a scroll bar
         frame.setTopMargin(GAP)
         frame.setBottomMargin(GAP)
         self.document().rootFrame().setFrameFormat(frame)
@@ -166,9 +168,13 @@ class Transcript(QTextEdit):
         cursor.movePosition(QTextCursor.MoveOperation.End)
         return cursor
 
-    def _scroll_to_end(self) -> None:
-        bar = self.verticalScrollBar()
-        bar.setValue(bar.maximum())
+    def _note_reader(self, value: int) -> None:
+        """Stop to follow the text where its reader has scrolled up, and begin again at the end."""
+        self._follows = value >= self.verticalScrollBar().maximum() - GAP
+
+    def _follow(self) -> None:
+        if self._follows:
+            self.verticalScrollBar().setValue(self.verticalScrollBar().maximum())
 
 
 def _block_format(turn: int, *, is_user: bool = False) -> QTextBlockFormat:

@@ -325,15 +325,35 @@ def test_what_looks_like_html_is_text(chat):
     assert chat.view.problem._label.textFormat() is Qt.TextFormat.PlainText
 
 
-def test_a_reader_who_has_scrolled_up_is_left_alone(chat):
-    bar = chat.view.transcript.verticalScrollBar()
-    chat.view.transcript.begin("assistant")
-    chat.view.transcript.write("line\n" * 200)
-    assert bar.value() == bar.maximum()
-    bar.setValue(10)
-    chat.view.transcript.write("line\n" * 20)
+def test_the_page_follows_the_text_unless_its_reader_has_scrolled_up(chat):
+    transcript = chat.view.transcript
+    bar = transcript.verticalScrollBar()
+    for role in ("user", "assistant", "user", "assistant"):
+        transcript.begin(role)
+        for _ in range(40):
+            transcript.write("one more line\n")
+        QTest.qWait(1)
+        assert bar.value() == bar.maximum() > 0
 
+    bar.setValue(10)
+    transcript.write("line\n" * 20)
+    QTest.qWait(1)
     assert bar.value() == 10
+    say(chat, "It is")
+    assert bar.value() == bar.maximum()
+
+
+def test_the_column_of_text_stays_in_the_middle(chat):
+    transcript = chat.view.transcript
+    for width in (500, 820, 1400):
+        chat.resize(width, 640)
+        for lines in (1, 200):
+            transcript.begin("assistant")
+            transcript.write("line\n" * lines)
+            QTest.qWait(1)
+            frame = transcript.document().rootFrame().frameFormat()
+            bar = transcript.width() - transcript.viewport().width()
+            assert frame.leftMargin() == frame.rightMargin() + bar >= 28
 
 
 def test_closing_while_it_writes_ends_cleanly(chat):
