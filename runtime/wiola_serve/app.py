@@ -287,7 +287,7 @@ async def _refused(_request: Request, error: Exception) -> Response:
 async def _unknown(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "it is registered for these"
     path = f"{request.method} {request.url.path}"
-    return refused(Refusal(f"{path}: {error.detail}; see /v1/models", status=error.status_code))
+    return refused(Refusal(f"{path}: {error.detail}; see docs/server.md", status=error.status_code))
 
 
 async def _broken(_request: Request, _error: Exception) -> Response:

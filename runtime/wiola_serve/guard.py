@@ -74,7 +74,9 @@ class Guard:
         if self._key is None or scope["path"] in OPEN_ROUTES:
             return None
         kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and hmac.compare_digest(given.encode(), self._key.encode()):
+        if kind.lower() == "bearer" and hmac.compare_digest(
+            given.encode("latin-1"), self._key.encode()
+        ):
             return None
         return Refusal(
             "the API key is wrong or missing; send the header Authorization: Bearer KEY",

@@ -1,4 +1,4 @@
-"""One thread for all answers: each is what it is alone, whoever joins, leaves or fails beside it."""
+"""One thread for all answers: each is what it is alone, whoever comes, leaves or fails."""
 
 import contextlib
 import threading

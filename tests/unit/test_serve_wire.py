@@ -1,5 +1,6 @@
 """Requests of the protocol: what is read, what is ignored, and what is refused."""
 
+import contextlib
 import json
 
 import pytest
@@ -226,11 +227,8 @@ def test_no_body_breaks_the_reader(body):
     for read in (wire.read_completion, wire.read_chat):
         fields = wire.read_body(content)
         fields.pop("messages" if read is wire.read_completion else "prompt", None)
-        try:
-            changed = read(fields, "tiny").options.changes
-            GenerationConfig().changed(changed)
-        except (Refusal, GenerationError) as error:
-            assert str(error)
+        with contextlib.suppress(Refusal, GenerationError):
+            GenerationConfig().changed(read(fields, "tiny").options.changes)
 
 
 def test_the_runtimes_refusals_name_the_fields_of_the_protocol():

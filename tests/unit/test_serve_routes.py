@@ -1,0 +1,313 @@
+"""The routes as HTTP: who is let in, what is too much, and what is left when clients leave."""
+
+import contextlib
+import json
+import socket
+import time
+
+import httpx
+import pytest
+from support.serve import serving, slowed, until
+from support.tiny_bundle import TinyBundle
+
+from wiola_runtime import load
+from wiola_serve import app as app_module
+from wiola_serve.app import Access
+
+ASK = {"prompt": "It is", "max_tokens": 4}
+ENDLESS = {"prompt": "It is", "max_tokens": 590, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module", params=["shared", "growing"])
+def model(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bundle") / "tiny"
+    with load(TinyBundle(cache=request.param).write(folder)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def url(model):
+    with serving(model, body_bytes=2000, tokens=590) as found:
+        yield found
+
+
+@pytest.fixture
+def slow(model, monkeypatch):
+    monkeypatch.setattr(model.engine.graph, "run", slowed(model.engine.graph, 0.01))
+
+
+def ask(url, body=None, path="/v1/completions", **options):
+    return httpx.post(f"{url}{path}", json=body or ASK, timeout=30, **options)
+
+
+def error_of(response):
+    assert response.headers["content-type"] == "application/json"
+    (found,) = response.json().values()
+    assert set(found) == {"message", "type", "param", "code"}
+    return response.status_code, found["type"], found["message"]
+
+
+def metric(url, name):
+    lines = httpx.get(f"{url}/metrics").text.splitlines()
+    found = [line.rpartition(" ")[2] for line in lines if line.startswith(f"{name} ")]
+    return float(found[0])
+
+
+def busy(url):
+    health = httpx.get(f"{url}/health").json()
+    return health["active_rows"], health["queue_length"]
+
+
+def test_health_says_what_is_loaded_and_how_busy_it_is(url, model):
+    health = httpx.get(f"{url}/health")
+
+    assert health.status_code == 200
+    assert health.json() == {
+        "status": "ok", "model": "tiny", "weights": "trained", "device": "cpu",
+        "decoding": "together" if model.manifest.cache == "shared" else "one row at a time",
+        "active_rows": 0, "most_rows": 8, "queue_length": 0, "most_queued": 64,
+    }  # fmt: skip
+
+
+def test_the_model_has_a_card(url):
+    (card,) = httpx.get(f"{url}/v1/models").json()["data"]
+
+    assert card["id"] == "tiny"
+    assert card["context_length"] == 600
+    assert httpx.get(f"{url}/v1/models/tiny").json() == card
+
+
+def test_metrics_count_what_was_done(url):
+    before = metric(url, "wiola_generated_tokens_total")
+    route = 'wiola_requests_total{route="%s",status="%s"}'
+    ask(url)
+    ask(url, {"prompt": "It is", "n": 3})
+    httpx.get(f"{url}/some/thing")
+
+    assert metric(url, "wiola_generated_tokens_total") == before + 4
+    assert metric(url, route % ("/v1/completions", 200)) >= 1
+    assert metric(url, route % ("/v1/completions", 400)) >= 1
+    assert metric(url, route % ("other", 404)) >= 1
+    assert metric(url, 'wiola_answers_total{ended_by="length"}') >= 1
+    assert metric(url, "wiola_first_token_seconds_count") >= 1
+    assert metric(url, "wiola_token_seconds_count") >= 3
+    assert metric(url, 'wiola_request_seconds_count{route="/v1/completions"}') >= 2
+    assert metric(url, "wiola_queue_length") == metric(url, "wiola_active_rows") == 0
+
+
+def test_errors_are_objects_of_the_protocol(url):
+    wrong = "invalid_request_error"
+
+    assert error_of(httpx.get(f"{url}/v2")) == (
+        404,
+        wrong,
+        "GET /v2: Not Found; see docs/server.md",
+    )
+    assert error_of(httpx.get(f"{url}/v1/completions"))[:2] == (405, wrong)
+    assert error_of(ask(url, content=b"{", headers={"Content-Type": "application/json"}))[0] == 400
+    long = {"prompt": "a" * 3000}
+    assert error_of(ask(url, long)) == (
+        413, wrong, "the body has more than 2000 bytes (--max-body); send less",
+    )  # fmt: skip
+    assert error_of(ask(url, {"prompt": "a", "max_tokens": 591})) == (
+        400, wrong,
+        "max_tokens is 591; expected at most 590, the limit of this server (--max-tokens)",
+    )  # fmt: skip
+    assert error_of(ask(url, {"prompt": [[1, "a"]]}))[0] == 400
+    assert error_of(ask(url, {"prompt": [1, {}]}))[0] == 400
+    assert error_of(ask(url, {"prompt": [10**30]}))[0] == 400
+    assert error_of(ask(url, {"prompt": "a", "logit_bias": {"9999": 1}}))[2].startswith(
+        "logit_bias names token 9999; expected ids below"
+    )
+    assert error_of(ask(url, {"prompt": ["a"] * 65}))[2] == (
+        "prompt has 65 texts; expected at most 64 in a request"
+    )
+
+
+def test_half_a_character_breaks_nothing(url):
+    """JSON can spell a lone surrogate, which UTF-8 cannot."""
+    half = ask(url, content=b'{"prompt": "\\ud800"}', headers={"Content-Type": "application/json"})
+    assert error_of(half)[2] == "the text is not valid Unicode; give UTF-8 text"
+    named = ask(url, content=b'{"\\ud800": 1}', headers={"Content-Type": "application/json"})
+    assert error_of(named)[0] == 400
+
+
+def test_the_longest_answer_bounds_the_default_as_well(model):
+    with serving(model, tokens=3) as url:
+        assert (
+            ask(url, {"prompt": "It", "ignore_eos": True}).json()["usage"]["completion_tokens"] == 3
+        )
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", None])
+def test_what_a_foreign_page_could_send_is_no_json(url, kind):
+    headers = {"Content-Type": kind} if kind else {}
+    response = httpx.post(f"{url}/v1/completions", content=json.dumps(ASK), headers=headers)
+
+    assert error_of(response)[0] == 415
+
+
+def test_a_local_server_wants_to_be_called_by_its_name(url):
+    port = url.rpartition(":")[2]
+
+    assert httpx.get(f"{url}/health", headers={"Host": f"localhost:{port}"}).status_code == 200
+    refused = httpx.get(f"{url}/health", headers={"Host": f"evil.example:{port}"})
+    assert error_of(refused)[0] == 421
+    assert "not 'evil.example'" in refused.json()["error"]["message"]
+
+
+def test_a_key_opens_every_door_but_that_of_health(model):
+    with serving(model, access=Access(key="gehéim")) as url:
+        assert httpx.get(f"{url}/health", headers={"Host": "any.example"}).status_code == 200
+        for path in ("/v1/models", "/metrics", "/none"):
+            assert error_of(httpx.get(url + path))[0] == 401
+        for wrong in ("Bearer geheim", "Basic gehéim", "gehéim", "Bearer"):
+            headers = {"Authorization": wrong.encode()}
+            assert error_of(httpx.get(f"{url}/v1/models", headers=headers))[0] == 401
+        headers = {"Authorization": "Bearer gehéim".encode()}
+        assert httpx.get(f"{url}/v1/models", headers=headers).status_code == 200
+
+
+def test_scripts_of_other_pages_are_let_in_by_name_only(model, url):
+    preflight = {
+        "Origin": "https://page.example",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "content-type",
+    }
+    allowed = "access-control-allow-origin"
+
+    assert allowed not in httpx.options(f"{url}/v1/completions", headers=preflight).headers
+    with serving(model, access=Access(key="k", origins=("https://page.example",))) as open_url:
+        answer = httpx.options(f"{open_url}/v1/completions", headers=preflight)
+        assert answer.headers[allowed] == "https://page.example"
+        other = preflight | {"Origin": "https://other.example"}
+        assert allowed not in httpx.options(f"{open_url}/v1/completions", headers=other).headers
+
+
+@pytest.mark.usefixtures("slow")
+def test_an_answer_that_takes_too_long_is_an_error(model):
+    with serving(model, seconds=1) as url:
+        late = ask(url, ENDLESS)
+        assert error_of(late) == (
+            504, "server_error", "the answer was not there after 1 seconds; ask for fewer tokens",
+        )  # fmt: skip
+        assert late.headers["x-should-retry"] == "false"
+        streamed = ask(url, {**ENDLESS, "stream": True})
+        *pieces, last = [line for line in streamed.text.splitlines() if line]
+        assert len(pieces) > 3
+        assert json.loads(last.removeprefix("data: "))["error"]["code"] == "timeout"
+        until(lambda: busy(url) == (0, 0))
+
+
+def test_a_body_that_does_not_come_is_an_error(model):
+    with serving(model, seconds=1) as url:
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as sock:
+            sock.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"
+                b"Content-Type: application/json\r\n\r\n{"
+            )
+            assert sock.recv(1000).startswith(b"HTTP/1.1 408")
+
+
+def test_a_client_that_leaves_while_it_writes_is_forgotten(url):
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as sock:
+        sock.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"
+            b"Content-Type: application/json\r\n\r\n{"
+        )
+    name = 'wiola_requests_total{route="/v1/completions",status="499"}'
+    until(lambda: name in httpx.get(f"{url}/metrics").text)
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_client_that_leaves_a_stream_ends_the_work_on_it(url):
+    with httpx.stream("POST", f"{url}/v1/completions", json={**ENDLESS, "stream": True}) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        assert busy(url) == (1, 0)
+    until(lambda: busy(url) == (0, 0))
+
+
+@pytest.mark.usefixtures("slow")
+def test_clients_that_leave_before_an_answer_end_the_work_and_free_the_queue(model):
+    with serving(model, rows=1) as url:
+        for _ in range(3):
+            with contextlib.suppress(httpx.ReadTimeout):
+                httpx.post(f"{url}/v1/completions", json=ENDLESS, timeout=0.2)
+        until(lambda: busy(url) == (0, 0))
+        assert metric(url, 'wiola_requests_total{route="/v1/completions",status="499"}') == 3
+
+
+def test_a_client_that_does_not_read_is_left_alone_in_the_end(model, monkeypatch):
+    """Its answer waits in memory, no longer than the time limit; the others go on."""
+    monkeypatch.setattr("wiola_serve.stream.LAST_WORDS_SECONDS", 0.2)
+    monkeypatch.setattr(app_module, "event", lambda _: b"data: " + b"x" * 1_000_000 + b"\n\n")
+    with serving(model, seconds=1) as url:
+        host, port = url.removeprefix("http://").split(":")
+        body = json.dumps({**ENDLESS, "stream": True}).encode()
+        with socket.create_connection((host, int(port))) as sock:
+            sock.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+                % (len(body), body)
+            )
+            until(lambda: busy(url) == (1, 0) or metric(url, "wiola_generated_tokens_total"))
+            assert ask(url).status_code == 200
+            until(lambda: busy(url) == (0, 0))
+            name = 'wiola_requests_total{route="/v1/completions",status="200"}'
+            until(lambda: metric(url, name) == 2)
+
+
+@pytest.mark.usefixtures("slow")
+def test_too_many_connections_are_turned_away(model):
+    with serving(model, connections=2) as url:
+        with httpx.stream("POST", f"{url}/v1/completions", json={**ENDLESS, "stream": True}):
+            with httpx.Client() as second:
+                assert second.get(f"{url}/health").status_code == 503
+
+
+def test_a_bug_gets_an_answer_and_a_traceback(model, monkeypatch, capsys):
+    monkeypatch.setattr("wiola_serve.wire.read_completion", lambda *_: 1 / 0)
+    with serving(model) as url:
+        assert error_of(ask(url)) == (500, "server_error", "the server has a bug; see its log")
+        assert metric(url, 'wiola_requests_total{route="/v1/completions",status="500"}') == 1
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_a_worker_that_has_died_is_no_healthy_server(model, monkeypatch):
+    monkeypatch.setattr("threading.excepthook", lambda _: None)
+    monkeypatch.setattr("wiola_serve.scheduler.Scheduler._turn", lambda _: 1 / 0)
+    with serving(model) as url:
+        assert error_of(ask(url))[2] == "the server has failed; see its log"
+        until(lambda: httpx.get(f"{url}/health").status_code == 503)
+        assert httpx.get(f"{url}/health").json()["status"] == "stopping"
+        assert error_of(ask(url))[0] == 503
+
+
+@pytest.mark.usefixtures("slow")
+def test_answers_that_run_when_the_server_is_stopped_are_finished(model):
+    with serving(model, grace_seconds=20) as url:
+        stream = httpx.stream(
+            "POST", f"{url}/v1/completions", json={**ENDLESS, "max_tokens": 40, "stream": True}
+        )
+        answer = stream.__enter__()
+        lines = answer.iter_lines()
+        next(lines)
+    assert list(lines)[-2:] == ["data: [DONE]", ""]
+    stream.__exit__(None, None, None)
+
+
+@pytest.mark.usefixtures("slow")
+def test_answers_that_take_longer_get_an_error(model):
+    began = time.monotonic()
+    with serving(model, grace_seconds=0) as url:
+        stream = httpx.stream("POST", f"{url}/v1/completions", json={**ENDLESS, "stream": True})
+        answer = stream.__enter__()
+        lines = answer.iter_lines()
+        next(lines)
+    last = [line for line in lines if line][-1]
+    assert "the server is stopping" in json.loads(last.removeprefix("data: "))["error"]["message"]
+    assert time.monotonic() - began < 4
+    stream.__exit__(None, None, None)
