@@ -182,9 +182,12 @@ def _file(path: Path) -> FileSpec:
 def chat_spec(model: Model) -> ChatSpec | None:
     """Say how conversations are written: by template, or as the family documents it.
 
-    None where there is no template and the tokenizer lacks the tokens of the documented format.
+    None where the template cannot be used, for the documented format would be another; and where
+    there is no template and the tokenizer lacks the tokens of the documented format.
     """
     files, family = model.tokenizer, model.family
+    if files.chat_doubt is not None:
+        return None
     if files.chat_template is not None:
         return ChatSpec(template=files.chat_template, roles={}, turn_end=None)
     roles = {

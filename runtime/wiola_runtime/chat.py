@@ -4,12 +4,14 @@ What a person wrote never becomes a control token, whatever it spells out: contr
 the template alone, and a template with which that cannot be had is refused.
 """
 
+import json
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from wiola_runtime.errors import ChatError
-from wiola_runtime.manifest import ChatSpec, Manifest
+from wiola_runtime.manifest import ChatSpec, TokenSpec
 from wiola_runtime.text import Tokenizer
 
 Message = Mapping[str, str]
@@ -17,6 +19,8 @@ ROLES = ("system", "user", "assistant")
 # Marks the special tokens that a message spells out, until they are plain text again. It is of a
 # range of Unicode that has no meaning of its own.
 MARK = "\uf8f0"
+# A block that marks answers for training; for reading it is none.
+GENERATION = re.compile(r"(\{%[-+]?\s*)(?:(end)generation|generation)(?=\s*[-+]?%\})")
 # What code in a template may raise.
 MISBEHAVIOUR = (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 
@@ -24,23 +28,13 @@ MISBEHAVIOUR = (ArithmeticError, LookupError, MemoryError, RecursionError, TypeE
 class Chat:
     """The chat format of one bundle.
 
-    Args:
-        manifest: Holds the format.
-        tokenizer: The bundle's.
-
     Raises:
-        ChatError: The bundle has no chat format, or the template needs what is not installed.
+        ChatError: The template is none, or needs what is not installed.
     """
 
-    def __init__(self, manifest: Manifest, tokenizer: Tokenizer) -> None:
-        spec = manifest.chat
-        if spec is None:
-            raise ChatError(
-                f"bundle {manifest.name} has no chat format: its checkpoint has no chat template, "
-                "and its tokenizer no tokens for turns; continue texts with generate instead"
-            )
-        self._spec: ChatSpec = spec
-        self._tokens = manifest.tokens
+    def __init__(self, spec: ChatSpec, tokens: TokenSpec, tokenizer: Tokenizer) -> None:
+        self._spec = spec
+        self._tokens = tokens
         self._tokenizer = tokenizer
         control = sorted(tokenizer.added_tokens, key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, control)) or r"(?!)")
@@ -106,13 +100,23 @@ class Chat:
             self._template,
             messages=messages,
             add_generation_prompt=replies,
+            tools=None,
+            documents=None,
+            pad_token=self._tokenizer.token_text(self._tokens.pad_id),
             bos_token=self._tokenizer.token_text(self._tokens.bos_id),
             eos_token=self._tokenizer.token_text(next(iter(self._tokens.eos_ids), None)),
         )
 
     def _encoded(self, text: str) -> list[int]:
         """Encode control tokens as themselves, and everything between them as plain text."""
-        ids: list[int] = []
+        control = [self._tokenizer.added_tokens[found] for found in self._control.findall(text)]
+        if MARK not in text:
+            # As everywhere, with the spaces that a token takes with it; unless a normalizer makes
+            # control tokens of other characters.
+            ids = self._tokenizer.encode(text, begins=False)
+            if [i for i in ids if i in self._tokenizer.added_tokens.values()] == control:
+                return ids
+        ids = []
         start = 0
         for found in self._control.finditer(text):
             ids += self._tokenizer.encode_plain(text[start : found.start()].replace(MARK, ""))
@@ -156,17 +160,16 @@ def compiled(source: str) -> Any:  # noqa: ANN401  jinja2 is not there for every
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
-    environment.globals["raise_exception"] = _refuse
+    environment.globals |= {"raise_exception": _refuse, "strftime_now": time.strftime}
+    environment.filters["tojson"] = _to_json
     try:
-        return environment.from_string(source)
+        return environment.from_string(GENERATION.sub(_as_condition, source))
     except (jinja2.TemplateError, *MISBEHAVIOUR) as error:
-        raise ChatError(f"the bundle's chat template is not valid ({error}); export again") from (
-            error
-        )
+        raise ChatError(f"the chat template is not valid ({_line(error)})") from error
 
 
 def rendered(template: Any, **values: object) -> str:  # noqa: ANN401
-    """Render a template.
+    """Render a template; it is not bounded in time, as the exporter has tried it.
 
     Raises:
         ChatError: It refuses the conversation, or uses what the sandbox does not have.
@@ -176,11 +179,36 @@ def rendered(template: Any, **values: object) -> str:  # noqa: ANN401
     try:
         return str(template.render(**values))
     except (jinja2.TemplateError, *MISBEHAVIOUR) as error:
-        raise ChatError(f"the chat template refuses this conversation ({error})") from error
+        raise ChatError(f"the chat template refuses this conversation ({_line(error)})") from error
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())
 
 
 def _refuse(message: str) -> None:
     raise ValueError(message)
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Write JSON as transformers does: jinja2's own filter is for HTML."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _as_condition(block: re.Match[str]) -> str:
+    return f"{block[1]}{'endif' if block[2] else 'if true'}"
 
 
 def _checked(message: object) -> dict[str, str]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from wiola_runtime.chat import Chat
 from wiola_runtime.config import GenerationChanges, GenerationConfig
-from wiola_runtime.errors import CapacityError, GenerationError, WiolaRuntimeError
+from wiola_runtime.errors import CapacityError, ChatError, GenerationError, WiolaRuntimeError
 from wiola_runtime.grammar import Grammar, Vocabulary
 from wiola_runtime.graph import Graph
 from wiola_runtime.manifest import Manifest
@@ -48,7 +48,13 @@ class Engine:
             ChatError: It has none, or one that needs what is not installed.
         """
         if self._chat is None:
-            self._chat = Chat(self.manifest, self.tokenizer)
+            spec = self.manifest.chat
+            if spec is None:
+                raise ChatError(
+                    f"bundle {self.manifest.name} has no chat format: the exporter found no chat "
+                    "template that works, and no tokens for turns; continue texts with generate"
+                )
+            self._chat = Chat(spec, self.manifest.tokens, self.tokenizer)
         return self._chat
 
     def grammar(self, config: GenerationConfig, end_ids: Collection[int]) -> Grammar | None:

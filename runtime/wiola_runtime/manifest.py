@@ -64,7 +64,8 @@ class TokenSpec:
     Attributes:
         bos_id: Token that starts a document, where the model has one.
         adds_bos: Whether `tokenizer.json` already puts it in front of every text.
-        eos_ids: Every token that ends a reply: config, generation config, tokenizer, turn end.
+        eos_ids: Every token that ends a reply: config, generation config, tokenizer, turn end. The
+            first is the tokenizer's own, which a template knows as `eos_token`.
         pad_id: Never fed to the graph; kept for hosts that batch.
     """
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from wiola_runtime.cancel import Cancellation
 from wiola_runtime.config import GenerationChanges
-from wiola_runtime.errors import ChatError, SessionError, WiolaRuntimeError
+from wiola_runtime.errors import SessionError, WiolaRuntimeError
 from wiola_runtime.model import Model
 from wiola_runtime.session import Pieces, Session
 
@@ -34,7 +34,7 @@ class Terminal:
         self._model = model
         self._changes = changes
         self._session: Session = model.session(overflow="truncate")
-        self._messages: list[dict[str, str]] | None = [] if _can_chat(model) else None
+        self._messages: list[dict[str, str]] | None = None if model.manifest.chat is None else []
         self._last: Result | None = None
         self._commands: dict[str, Callable[[str], None]] = {
             "/save": self._save,
@@ -114,7 +114,7 @@ class Terminal:
 
     def _reset(self) -> None:
         self._session, self._last = self._model.session(overflow="truncate"), None
-        self._messages = [] if _can_chat(self._model) else None
+        self._messages = None if self._model.manifest.chat is None else []
         _say("a new conversation")
 
     def _stats(self) -> None:
@@ -149,14 +149,6 @@ def interruptible() -> Iterator[Cancellation]:
         yield cancel
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _can_chat(model: Model) -> bool:
-    try:
-        model.chat_ids([{"role": "user", "content": ""}])
-    except ChatError:
-        return False
-    return True
 
 
 def _say(text: str) -> None:

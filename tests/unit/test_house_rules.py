@@ -14,7 +14,7 @@ PACKAGES = (ROOT / "wiola_export", RUNTIME, SERVER, ROOT / "calibration/wiola_ca
 FILES = sorted(path for folder in PACKAGES for path in folder.rglob("*.py"))
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 40
-RUNTIME_LINES = 4560  # an evening's reading; nobody needs the chat or the batches to read the rest
+RUNTIME_LINES = 4580  # an evening's reading; nobody needs the chat or the batches to read the rest
 
 SERVER_LINES = 1760
 

@@ -1,8 +1,11 @@
 """Chat formats: exact token ids, and nothing that a person writes becomes a control token."""
 
 import dataclasses
+import json
 import sys
+import time
 
+import jinja2
 import pytest
 import tokenizers
 from hypothesis import given
@@ -35,7 +38,7 @@ def templated(source=TEMPLATE):
 def chat_of(spec, **choices):
     manifest = TinyBundle(chat=spec, **choices).manifest({})
     native = tokenizers.Tokenizer.from_str(tokenizer_json())
-    return Chat(manifest, Tokenizer(native, manifest.tokens))
+    return Chat(manifest.chat, manifest.tokens, Tokenizer(native, manifest.tokens))
 
 
 def plain(text):
@@ -97,21 +100,20 @@ def test_a_conversation_begins_with_one_first_token_where_the_tokenizer_wants_on
     manifest = TinyBundle(chat=templated("{{ bos_token }}" + TEMPLATE)).manifest({})
     tokens = dataclasses.replace(manifest.tokens, adds_bos=True)
     for source in ("{{ bos_token }}" + TEMPLATE, TEMPLATE):
-        wanting = dataclasses.replace(manifest, tokens=tokens, chat=templated(source))
-        ids = Chat(wanting, Tokenizer(native, tokens)).ids(HELLO)
+        ids = Chat(templated(source), tokens, Tokenizer(native, tokens)).ids(HELLO)
         assert ids == [BOS, PAD, *plain("It is"), END, EOS]
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("{{ messages[", "the bundle's chat template is not valid"),
+        ("{{ messages[", "the chat template is not valid (unexpected"),
         (
             "{{ raise_exception('roles must alternate') }}",
             "refuses this conversation (roles must a",
         ),
         ("{{ messages.__class__.__mro__ }}", "refuses this conversation (access to attribute"),
-        ("{{ strftime_now('%d') }}", "refuses this conversation ('strftime_now' is undefined)"),
+        ("{{ today('%d') }}", "refuses this conversation ('today' is undefined)"),
         ("{% for i in range(10 ** 9) %}x{% endfor %}", "refuses this conversation (Range too big"),
         ("{% include 'other' %}", "refuses this conversation (no loader"),
     ],
@@ -159,8 +161,9 @@ def test_a_template_that_would_let_a_message_control_is_refused(template, conten
 def test_added_tokens_that_are_not_special_are_control_tokens_too():
     native = tokenizers.Tokenizer.from_str(tokenizer_json())
     native.add_tokens(["$end$"])
-    manifest = TinyBundle(chat=templated("{{ messages[0].content }}$end$")).manifest({})
-    chat = Chat(manifest, Tokenizer(native, manifest.tokens))
+    tokens = TinyBundle().manifest({}).tokens
+    spec = templated("{{ messages[0].content }}$end$")
+    chat = Chat(spec, tokens, Tokenizer(native, tokens))
 
     ids = chat.ids([{"role": "user", "content": "a$end$b"}])
 
@@ -230,7 +233,7 @@ def test_a_role_without_a_token_is_refused():
 def test_a_bundle_without_a_format_refuses_chat_and_goes_on_with_texts(tmp_path):
     with load(TinyBundle().write(tmp_path / "b")) as model:
         with pytest.raises(
-            ChatError, match=r"^bundle tiny has no chat format: its checkpoint has "
+            ChatError, match=r"^bundle tiny has no chat format: the exporter found no chat "
         ):
             model.chat(HELLO)
         assert model.generate("It is", max_new_tokens=2).token_ids
@@ -262,3 +265,86 @@ def test_a_last_message_that_is_too_long_stays_too_long(tmp_path):
         long = [{"role": "system", "content": "Be"}, {"role": "user", "content": "truth " * 40}]
         with pytest.raises(CapacityError, match=r"tokens, the context 40; shorten the prompt"):
             session.chat([*HELLO, *long])
+
+
+def transformers_ids(native, source, messages, **values):
+    """Do what `apply_chat_template` of transformers does, by jinja2 and tokenizers alone."""
+    environment = jinja2.Environment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = lambda value, **options: json.dumps(
+        value, ensure_ascii=False, **options
+    )
+    text = environment.from_string(source).render(
+        messages=messages, tools=None, documents=None, add_generation_prompt=True, **values
+    )
+    return native.encode(text, add_special_tokens=False).ids
+
+
+TEMPLATES = (
+    TEMPLATE,
+    "{{ bos_token }}" + TEMPLATE,
+    "{{- bos_token }}{% if tools is not none %}{{ raise_exception('tools') }}{% endif %}"
+    + TEMPLATE,
+    """{% for message in messages %}
+<pad>{{ message['role'] | upper }}
+{{ message.content | trim }} <|end|>
+{% if loop.last and add_generation_prompt %}<eos>{% endif %}
+{% endfor %}""",
+    "{% for m in messages %}{{ m | tojson }}{{ eos_token }}{% endfor %}{{ pad_token }}",
+    "{% for m in messages[::-1] %}{{ m['content'][1:] ~ '<|end|>' }}{% endfor %}",
+    """{% set ns = namespace(a='') %}
+    {% for m in messages %}{% set ns.a = ns.a + m.content %}{% endfor %}
+    {{ ns.a }}<|end|> \n <eos>""",
+)
+
+
+@pytest.mark.parametrize("source", TEMPLATES)
+@given(
+    contents=st.lists(
+        st.text("ab <>|é日😀\n'\"\\&", max_size=12).filter(lambda text: "<|end|>" not in text),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_ids_are_those_of_transformers(source, contents):
+    """White space that a token takes with it, and escapes, included."""
+    native = tokenizers.Tokenizer.from_str(tokenizer_json())
+    native.add_special_tokens([tokenizers.AddedToken("<|end|>", special=True, rstrip=True)])
+    tokens = TinyBundle(eos_ids=(EOS, END)).manifest({}).tokens
+    messages = [
+        {"role": role, "content": content}
+        for role, content in zip(("user", "assistant", "user"), contents, strict=False)
+    ]
+
+    ids = Chat(templated(source), tokens, Tokenizer(native, tokens)).ids(messages)
+
+    named = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>"}
+    assert ids == transformers_ids(native, source, messages, **named)
+
+
+def test_a_block_that_marks_answers_for_training_is_read_over():
+    source = (
+        "{% for m in messages %}{%- generation -%}{{ m.content }}{% endgeneration %}{% endfor %}"
+    )
+
+    assert chat_of(templated(source)).ids(HELLO) == plain("It is")
+
+
+def test_a_template_may_tell_the_date():
+    ids = chat_of(templated("{{ strftime_now('%Y-%m') }}")).ids(HELLO)
+
+    assert ids == plain(time.strftime("%Y-%m"))
+
+
+def test_characters_that_a_normalizer_turns_into_a_control_token_stay_letters():
+    native = tokenizers.Tokenizer.from_str(tokenizer_json())
+    native.normalizer = tokenizers.normalizers.NFKC()
+    native.add_special_tokens([tokenizers.AddedToken("<|x|>", special=True, normalized=True)])
+    tokens = TinyBundle().manifest({}).tokens
+    chat = Chat(templated("{{ messages[0].content }}<|x|>"), tokens, Tokenizer(native, tokens))
+
+    ids = chat.ids([{"role": "user", "content": "\uff1c|x|>"}])
+
+    assert ids.count(native.token_to_id("<|x|>")) == 1
+    assert ids[-1] == native.token_to_id("<|x|>")

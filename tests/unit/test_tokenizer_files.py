@@ -274,3 +274,11 @@ def test_published_tokenizers(name, bos, pad, eos, defaults):
     assert tokenizer.generation_defaults == defaults
     assert tokenizer.warnings == ()
     assert len(tokenizer.vocabulary) == 32_000
+
+
+def test_the_tokenizers_own_eos_comes_first_for_templates(folder):
+    """transformers gives a template this one as `eos_token`, however many others there are."""
+    edit_json(folder / "config.json", eos_token_id=[2, 3])
+    edit_json(folder / "tokenizer_config.json", eos_token="<|system|>")
+
+    assert tokenizer_of(folder).eos_ids("<|end|>") == (6, 2, 3, 7)

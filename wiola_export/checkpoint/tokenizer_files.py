@@ -6,11 +6,15 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from wiola_export.checkpoint.chat_trial import chat_doubt
 from wiola_export.checkpoint.generation_config import sampling_defaults
 from wiola_export.checkpoint.source_file import check_content, read_json_object, read_range
 from wiola_export.errors import CheckpointError
+from wiola_runtime.manifest import TokenSpec
 
 TOKENIZER_FILE = "tokenizer.json"
+# What names special tokens, in the order in which it is believed.
+NAMING = ("config", "generation_config", "tokenizer_config", "special_tokens_map")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +26,11 @@ class TokenizerFiles:
         vocabulary: Token id by content, added tokens included.
         bos_id: Token that starts a document, where the model has one.
         adds_bos: Whether tokenizer.json itself puts it in front of every text.
-        declared_eos_ids: Union of what the files declare, ascending.
+        declared_eos_ids: Union of what the files declare: the tokenizer's own, then the rest
+            ascending.
         pad_id: Token that fills batches, where the model has one.
         chat_template: Jinja source of the chat format, where the checkpoint has one.
+        chat_doubt: Why that template cannot be used, where it cannot.
         generation_defaults: Usable numbers of generation_config.json.
         warnings: What contradicts itself in these files and was decided here.
     """
@@ -36,6 +42,7 @@ class TokenizerFiles:
     declared_eos_ids: tuple[int, ...]
     pad_id: int | None
     chat_template: str | None
+    chat_doubt: str | None
     generation_defaults: Mapping[str, float]
     warnings: tuple[str, ...]
 
@@ -44,9 +51,10 @@ class TokenizerFiles:
         return self.vocabulary.get(content)
 
     def eos_ids(self, turn_end: str | None) -> tuple[int, ...]:
-        """List every token that ends a reply, ascending; `turn_end` counts where it exists."""
+        """List every token that ends a reply; `turn_end` counts where it exists."""
         end = self.token_id(turn_end) if turn_end else None
-        return tuple(sorted({*self.declared_eos_ids, *([] if end is None else [end])}))
+        first, rest = self.declared_eos_ids[:1], self.declared_eos_ids[1:]
+        return (*first, *sorted({*rest, *([] if end is None else [end])} - set(first)))
 
 
 def read_tokenizer(
@@ -62,29 +70,32 @@ def read_tokenizer(
     tokenizer = _load(path)
     vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     _check_vocabulary(path, vocabulary, config.get("vocab_size"))
-    settings = read_optional(folder / "tokenizer_config.json")
-    files = {
-        folder / "config.json": config,
-        folder / "generation_config.json": generation_config,
-        folder / "tokenizer_config.json": settings,
-        folder / "special_tokens_map.json": read_optional(folder / "special_tokens_map.json"),
-    }
-    bos_ids, eos_ids, pad_ids = (
-        _special_ids(files, role, vocabulary, config.get("vocab_size"))
-        for role in ("bos", "eos", "pad")
-    )
+    settings, special = (read_optional(folder / f"{name}.json") for name in NAMING[2:])
+    given = (config, generation_config, settings, special)
+    files = {folder / f"{name}.json": raw for name, raw in zip(NAMING, given, strict=True)}
+    size, roles = config.get("vocab_size"), ("bos", "eos", "pad")
+    bos_ids, eos_ids, pad_ids = (_special_ids(files, role, vocabulary, size) for role in roles)
     bos_id = next(iter(bos_ids), None)
+    tokens = TokenSpec(
+        bos_id=bos_id,
+        adds_bos=bos_id is not None and tokenizer.encode("x").ids[:1] == [bos_id],
+        eos_ids=_own_first(eos_ids, vocabulary.get(_content(settings.get("eos_token")) or "")),
+        pad_id=next(iter(pad_ids), None),
+    )
+    template = _chat_template(folder, settings)
+    doubt = None if template is None else chat_doubt(template, path, tokens)
     defaults, warnings = sampling_defaults(generation_config)
     return TokenizerFiles(
         path=path,
         vocabulary=vocabulary,
-        bos_id=bos_id,
-        adds_bos=bos_id is not None and tokenizer.encode("x").ids[:1] == [bos_id],
-        declared_eos_ids=tuple(sorted(eos_ids)),
-        pad_id=next(iter(pad_ids), None),
-        chat_template=_chat_template(folder, settings),
+        bos_id=tokens.bos_id,
+        adds_bos=tokens.adds_bos,
+        declared_eos_ids=tokens.eos_ids,
+        pad_id=tokens.pad_id,
+        chat_template=template,
+        chat_doubt=doubt,
         generation_defaults=defaults,
-        warnings=(*_doubts(bos_ids, eos_ids, pad_ids), *warnings),
+        warnings=(*_doubts(bos_ids, eos_ids, pad_ids, doubt), *warnings),
     )
 
 
@@ -153,6 +164,10 @@ def _numbers(path: Path, key: str, value: object, vocab_size: object) -> list[in
     return ids
 
 
+def _own_first(ids: list[int], own: int | None) -> tuple[int, ...]:
+    return tuple(sorted(ids, key=lambda number: (number != own, number)))
+
+
 def _content(token: object) -> str | None:
     """Return the text of a special token, which files spell as a string or as an object."""
     if isinstance(token, dict):
@@ -179,8 +194,10 @@ def _decode(path: Path, text: bytes) -> str:
         raise CheckpointError(f"{path} is not UTF-8 ({error.reason}); save it again") from error
 
 
-def _doubts(bos_ids: list[int], eos_ids: list[int], pad_ids: list[int]) -> list[str]:
-    """Say where the files disagree on the one token of a role, or name none to stop at."""
+def _doubts(
+    bos_ids: list[int], eos_ids: list[int], pad_ids: list[int], chat: str | None
+) -> list[str]:
+    """Say where files name several tokens of one role or none to stop at, and what chat lacks."""
     doubts = [
         f"the checkpoint names {ids} as its {role} token; {ids[0]} is used"
         for role, ids in (("bos", bos_ids), ("pad", pad_ids))
@@ -188,4 +205,6 @@ def _doubts(bos_ids: list[int], eos_ids: list[int], pad_ids: list[int]) -> list[
     ]
     if not eos_ids:
         doubts.append("the checkpoint names no eos token; replies end at their length limit")
+    if chat is not None:
+        doubts.append(f"the chat template is left out, so the bundle continues texts only: {chat}")
     return doubts
