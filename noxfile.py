@@ -10,7 +10,8 @@ import nox
 nox.options.sessions = ["tests"]
 CONSTRAINTS = ("-c", "constraints.txt")
 PRODUCT = ("./runtime[cpu]", ".[trace]")
-TESTING = ("pytest", "pytest-xdist", "hypothesis", "safetensors", "distributed", "openai")
+SHOWN = ("pyinstaller", "pyside6-essentials")  # what the examples need
+TESTING = ("pytest", "pytest-xdist", "hypothesis", "safetensors", "distributed", "openai", *SHOWN)
 # Files of tests side by side, a process for each core; tests of one file share what they made.
 SIDE_BY_SIDE = ("-n", "auto", "--dist", "loadfile")
 EDITABLE = ("-e", "./runtime[cpu,grammar,server]", "-e", ".[trace]")
@@ -60,6 +61,13 @@ def light(session: nox.Session) -> None:
         session.error(f"{DEMO} is not there; run `nox -s demo` first")
     session.run("wiola-run", DEMO, "--self-test")
     session.run("wiola-run", DEMO, "--prompt", "It is a truth", "--max-new-tokens", "16")
+
+
+@nox.session
+def examples(session: nox.Session) -> None:
+    """Run the tests of the examples: the desktop chat without a display, a frozen program."""
+    session.install(*CONSTRAINTS, *EDITABLE, *TESTING)
+    session.run("python", "-m", "pytest", "tests/examples", *session.posargs)
 
 
 @nox.session
