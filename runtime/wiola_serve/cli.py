@@ -34,10 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"wiola-serve: error: {error}", file=sys.stderr)
         return USER_CAN_FIX_IT
     except ModuleNotFoundError as error:
-        if error.name not in EXTRA:
+        absent = str(error.name).partition(".")[0]
+        if absent not in EXTRA:
             raise
         print(
-            f"wiola-serve: error: {error.name} is not installed; "
+            f"wiola-serve: error: {absent} is not installed; "
             "run: pip install 'wiola-runtime[server]'",
             file=sys.stderr,
         )
@@ -85,7 +86,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     from wiola_serve import server  # noqa: PLC0415  an extra: its absence becomes an instruction
     from wiola_serve.app import Access  # noqa: PLC0415
 
-    limits = Limits(**{field: getattr(arguments, field) for _, field, *_ in LIMITS})
+    limits = _limits(arguments)
     local, key = server.is_loopback(arguments.host), _key(arguments)
     access = Access(key=key, is_local=local, origins=tuple(arguments.allow_origin))
     with (
@@ -108,6 +109,17 @@ def _serve(arguments: argparse.Namespace) -> None:
         print(f"{model.manifest.name} at {server.url_of(sock)}/v1", flush=True)
         server.quietly_stoppable()
         server.Server(model, limits, access).run_on(sock)
+
+
+def _limits(arguments: argparse.Namespace) -> Limits:
+    """Return the limits; a message about one begins with its option."""
+    chosen = {field: getattr(arguments, field) for _, field, *_ in LIMITS}
+    try:
+        return Limits(**chosen)
+    except GenerationError as error:
+        field, _, found = str(error).partition(" ")
+        option = next(option for option, name, *_ in LIMITS if name == field)
+        raise GenerationError(f"{option} {found}") from error
 
 
 def _key(arguments: argparse.Namespace) -> str | None:

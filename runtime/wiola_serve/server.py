@@ -15,6 +15,7 @@ from wiola_serve.scheduler import Scheduler
 
 # After the running answers have had their time: for the last errors to be written.
 CLOSING_SECONDS = 5
+MOST_PORTS = 65535
 
 
 def is_loopback(host: str) -> bool:
@@ -31,10 +32,12 @@ def listening(host: str, port: int) -> socket.socket:
     Raises:
         DeviceError: The address cannot be had.
     """
+    if not 0 <= port <= MOST_PORTS:
+        raise DeviceError(f"--port is {port}; expected 0 to {MOST_PORTS}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise DeviceError(f"cannot listen at {host}, port {port}: {error}") from error
 
 

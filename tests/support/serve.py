@@ -4,11 +4,17 @@ import contextlib
 import threading
 import time
 
+from wiola_runtime.manifest import ChatSpec
 from wiola_serve import server
 from wiola_serve.app import Access
 from wiola_serve.limits import Limits
 
 PATIENCE_SECONDS = 30
+CHAT = ChatSpec(
+    template=None,
+    roles={"system": "<unk>", "user": "<pad>", "assistant": "<eos>"},
+    turn_end="<|end|>",
+)
 
 
 @contextlib.contextmanager

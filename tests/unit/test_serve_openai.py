@@ -4,18 +4,12 @@ import json
 
 import openai
 import pytest
-from support.serve import serving, slowed
+from support.serve import CHAT, serving, slowed
 from support.tiny_bundle import TinyBundle
 
 from wiola_runtime import load
-from wiola_runtime.manifest import ChatSpec
 from wiola_serve.app import Access
 
-CHAT = ChatSpec(
-    template=None,
-    roles={"system": "<unk>", "user": "<pad>", "assistant": "<eos>"},
-    turn_end="<|end|>",
-)
 HELLO = [{"role": "user", "content": "It is a truth"}]
 DRAWN = {"temperature": 0.8, "top_p": 0.9, "seed": 11, "max_tokens": 12}
 

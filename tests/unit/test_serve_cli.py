@@ -1,0 +1,206 @@
+"""`wiola-serve` as a user runs it: what it prints, how it starts, and how it is stopped."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+from support.tiny_bundle import TinyBundle
+
+from wiola_serve.cli import main
+from wiola_serve.server import is_loopback, listening, url_of
+
+COMMAND = [sys.executable, "-m", "wiola_serve.cli"]
+PATIENCE_SECONDS = 60
+ENDLESS = {"prompt": "It is", "max_tokens": 590, "ignore_eos": True, "stream": True}
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return TinyBundle().write(tmp_path_factory.mktemp("bundle") / "tiny")
+
+
+@contextlib.contextmanager
+def running(bundle, *options, **environment):
+    """Start the command at a free port; yield process and address, end it at last."""
+    process = subprocess.Popen(
+        [*COMMAND, bundle, "--port", "0", *options],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment,
+    )  # fmt: skip
+    try:
+        with process:
+            line = process.stdout.readline()
+            assert line.startswith("tiny at http://"), process.stderr.read()
+            yield process, line.split()[2]
+            process.kill()
+    finally:
+        process.kill()
+
+
+def opened(url, body=None, **headers):
+    content = None if body is None else json.dumps(body).encode()
+    headers |= {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, data=content, headers=headers)
+    return urllib.request.urlopen(request, timeout=PATIENCE_SECONDS)
+
+
+def failed(capsys, *arguments):
+    assert main([str(argument) for argument in arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("wiola-serve: error: ")
+    assert err.count("\n") == 1
+    return err.removeprefix("wiola-serve: error: ").rstrip("\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_and_stops_quietly(bundle, number):
+    with running(bundle) as (process, url):
+        with opened(f"{url}/completions", {"prompt": "It", "max_tokens": 3}) as answer:
+            assert json.load(answer)["usage"]["completion_tokens"] == 3
+        process.send_signal(number)
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
+
+    assert (out, err, process.returncode) == ("", "", 0)
+
+
+def test_it_stops_quietly_while_clients_wait(bundle):
+    """Streams, waiting prompts and idle connections at once: each ends with an error, or well."""
+    ends = []
+
+    def use(url):
+        try:
+            with opened(f"{url}/completions", ENDLESS) as answer:
+                ends.append(answer.read().decode().rstrip().rpartition("data: ")[2])
+        except urllib.error.HTTPError as error:
+            ends.append(error.read().decode())
+
+    with running(bundle, "--max-rows", "2", "--grace", "0") as (process, url):
+        # Which is slow enough on any machine, because there is work for all of them.
+        clients = [threading.Thread(target=use, args=(url,)) for _ in range(12)]
+        for client in clients:
+            client.start()
+        health = url.replace("/v1", "/health")
+        while json.load(opened(health))["active_rows"] < 2:
+            pass
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+        for client in clients:
+            client.join(PATIENCE_SECONDS)
+
+    assert (err, process.returncode) == ("", 0)
+    assert len(ends) == 12
+    assert {"the server is stopping" in end or end == "[DONE]" for end in ends} == {True}
+    assert any("the server is stopping" in end for end in ends)
+
+
+def test_a_key_from_the_environment(bundle):
+    with running(bundle, WIOLA_API_KEY="secret") as (_, url):
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            opened(f"{url}/models")
+        with opened(f"{url}/models", Authorization="Bearer secret") as answer:
+            assert json.load(answer)["data"][0]["id"] == "tiny"
+
+
+def test_a_server_for_everyone_warns(bundle):
+    with running(bundle, "--host", "0.0.0.0") as (process, url):
+        port = url.removesuffix("/v1").rpartition(":")[2]
+        with opened(f"http://127.0.0.1:{port}/health", Host="some.example") as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert err == (
+        "wiola-serve: warning: who reaches 0.0.0.0 may use this server; set WIOLA_API_KEY to a "
+        "secret\n"
+    )
+
+
+def test_random_weights_are_announced(tmp_path):
+    folder = TinyBundle(weights="random").write(tmp_path / "b")
+    with running(folder, "--host", "::1") as (process, url):
+        assert url.startswith("http://[::1]:")
+        with opened(f"{url}/models") as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert "THE WEIGHTS OF THIS BUNDLE ARE RANDOM" in err
+
+
+def test_what_is_wrong_is_said_in_one_line(capsys, bundle, tmp_path, monkeypatch):
+    with listening("127.0.0.1", 0) as sock:
+        port = sock.getsockname()[1]
+        assert failed(capsys, bundle, "--port", port).startswith(
+            f"cannot listen at 127.0.0.1, port {port}: [Errno"
+        )
+    assert failed(capsys, bundle, "--port", 99999) == "--port is 99999; expected 0 to 65535"
+    assert "no.such.host.example" in failed(capsys, bundle, "--host", "no.such.host.example")
+    assert failed(capsys, bundle, "--max-rows", 0) == "--max-rows is 0; expected at least 1"
+    assert failed(capsys, bundle, "--timeout", "nan") == "--timeout is nan; expected at least 1"
+    assert "manifest.json" in failed(capsys, tmp_path, "--port", 0)
+    assert failed(capsys, bundle, "--api-key", " ").startswith("the API key is empty; give one")
+    monkeypatch.setenv("WIOLA_API_KEY", "")
+    assert failed(capsys, bundle).startswith("the API key is empty")
+
+
+@pytest.mark.parametrize("absent", ["starlette", "uvicorn", "prometheus_client"])
+def test_what_is_not_installed_is_an_instruction(capsys, bundle, monkeypatch, absent):
+    for name in [*sys.modules]:
+        if name.partition(".")[0] in (absent, "wiola_serve") and name != "wiola_serve.cli":
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, absent, None)
+
+    assert failed(capsys, bundle) == (
+        f"{absent} is not installed; run: pip install 'wiola-runtime[server]'"
+    )
+
+
+def test_any_other_absence_is_a_bug(bundle, monkeypatch):
+    monkeypatch.delitem(sys.modules, "wiola_serve.server", raising=False)
+    monkeypatch.setitem(sys.modules, "wiola_serve.app", None)
+
+    with pytest.raises(ModuleNotFoundError, match=r"wiola_serve\.app"):
+        main([str(bundle)])
+
+
+def test_an_interrupt_while_it_loads(monkeypatch, bundle):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("wiola_serve.cli.load", interrupted)
+
+    assert main([str(bundle), "--port", "0"]) == 130
+
+
+def test_the_command_line_is_light():
+    code = "import sys, wiola_serve.cli; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    roots = {name.partition(".")[0] for name in done.stdout.split()}
+    assert roots & {"starlette", "uvicorn", "prometheus_client", "onnxruntime", "anyio"} == set()
+
+
+def test_help_and_version(capsys):
+    for option in ("--help", "--version"):
+        with pytest.raises(SystemExit) as ended:
+            main([option])
+        assert ended.value.code == 0
+    assert "default: 127.0.0.1, this machine" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("a.b", False)],
+)
+def test_loopback_is_told_from_the_rest(host, local):
+    assert is_loopback(host) == local
+
+
+def test_an_address_of_version_6_has_brackets():
+    with listening("::1", 0) as sock:
+        assert url_of(sock).startswith("http://[::1]:")
