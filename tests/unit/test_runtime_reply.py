@@ -89,6 +89,21 @@ def test_stop_strings_end_the_reply(stop, text, reason):
     assert (result.text, result.finish_reason) == (text, reason)
 
 
+@given(
+    script=st.text("abE ND", min_size=1, max_size=30),
+    stops=st.lists(st.text("abEND ", min_size=1, max_size=4), min_size=1, max_size=3),
+)
+def test_nothing_of_a_stop_string_is_streamed(script, stops):
+    """Whatever tokens it is made of; what only looked like its beginning comes at the end."""
+    ends = sorted((script.find(s) + len(s), script.find(s)) for s in stops if s in script)
+    expected = script[: ends[0][1]] if ends else script
+
+    pieces = list(scripted(script + "<eos>").stream("END b E", stop=stops, max_new_tokens=36))
+
+    assert "".join(piece.text for piece in pieces) == pieces[-1].result.text == expected
+    assert pieces[-1].result.finish_reason == ("stop" if ends else "eos")
+
+
 def test_a_special_token_can_be_a_stop_string():
     """It has no text in a reply, so it is found by its id."""
     result = scripted("ab<|end|>cd", eos_ids=()).generate("It", stop=["<|end|>", "x"])
@@ -126,11 +141,33 @@ def test_no_new_tokens_is_an_empty_reply_without_work():
     assert model._engine.graph.fed == []
 
 
-@pytest.mark.parametrize("prompt", ["", []])
+@pytest.mark.parametrize("prompt", ["", [], " ", (), np.asarray([], int)])
 def test_an_empty_prompt_starts_from_the_first_token(prompt):
+    """A space is a token already."""
     result = scripted("hi<eos>").generate(prompt)
 
     assert (result.text, result.prompt_tokens) == ("hi", 1)
+
+
+def test_a_refused_prompt_leaves_the_model_as_it_was():
+    model = scripted("hi<eos>")
+    for prompt in ([7] * CONTEXT, [7] * (CONTEXT + 1), [7] * 10 * CONTEXT, [-1], [1.5]):
+        with pytest.raises(WiolaRuntimeError):
+            model.generate(prompt)
+
+    assert model.generate([7] * (CONTEXT - 3)).text == "hi"
+
+
+def test_every_token_is_fed_and_told_once():
+    """The last one of a reply is told, and fed with the next turn."""
+    model = scripted([9, 10, 11, 12, EOS, 13, EOS])
+    conversation = model.session()
+    conversation.generate([7, 8], max_new_tokens=3)
+    conversation.generate([5, 6], max_new_tokens=3)
+    conversation.generate([5], max_new_tokens=3)
+
+    assert conversation.token_ids == (7, 8, 9, 10, 11, 5, 6, 12, 5, 13)
+    assert model._engine.graph.fed == [2, 1, 1, 3, 1, 1, 1]
 
 
 @pytest.mark.parametrize("prompt", ["", []])

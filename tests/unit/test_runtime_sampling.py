@@ -75,6 +75,73 @@ def test_every_choice_gives_a_distribution_that_keeps_the_best(logits, sampling)
     assert plain[chances > 0].max() == plain.max()
 
 
+class Only:
+    """A grammar that takes some tokens."""
+
+    def __init__(self, allowed):
+        self.allowed = allowed
+        self.noted = []
+
+    def __call__(self, logits):
+        return np.where(self.allowed, logits, np.float32(-np.inf))
+
+    def note(self, token_id):
+        self.noted.append(token_id)
+
+
+ANY = st.fixed_dictionaries(
+    {
+        "temperature": st.sampled_from([0.0, 1e-300, 1e-4]) | st.floats(1e-3, 100),
+        "repetition_penalty": st.floats(0.01, 100),
+        "presence_penalty": st.floats(-1e6, 1e6),
+        "frequency_penalty": st.floats(-1e6, 1e6),
+        "logit_bias": st.dictionaries(st.integers(0, 1), st.floats(-1e6, 1e6)),
+        "seed": st.integers(0, 2**32 - 1),
+    }
+)
+DRAWN = st.fixed_dictionaries(
+    {
+        "top_k": st.none() | st.integers(1, 70),
+        "top_p": st.none() | st.floats(1e-9, 1),
+        "min_p": st.none() | st.floats(0, 1),
+        "typical_p": st.none() | st.floats(1e-9, 1),
+    }
+)
+
+
+@given(LOGITS, ANY, DRAWN, st.data())
+def test_whatever_is_chosen_one_possible_token_is_picked(logits, choice, drawn, data):
+    """No NaN, no warning, and nothing that a grammar excludes, however likely it is."""
+    config = GenerationConfig(**choice, **(drawn if choice["temperature"] else {}))
+    places = st.sets(st.integers(0, logits.size - 1), min_size=1)
+    allowed = np.isin(np.arange(logits.size), list(data.draw(places)))
+    grammar = Only(allowed)
+    pick = sampler(config, vocab_size=logits.size, prompt_ids=[0], grammar=grammar)
+    before = logits.copy()
+
+    picked = [pick(logits) for _ in range(4)]
+
+    assert all(type(token_id) is int and allowed[token_id] for token_id in picked)
+    assert grammar.noted == picked
+    np.testing.assert_array_equal(logits, before)
+
+
+@given(LOGITS)
+def test_greedy_takes_the_first_of_the_highest(logits):
+    assert sampler(GenerationConfig(), vocab_size=logits.size)(logits) == int(np.argmax(logits))
+
+
+@given(LOGITS, st.floats(0.1, 5), st.integers(1, 70), st.floats(1e-6, 1), st.floats(0, 1))
+def test_what_is_kept_keeps_its_proportions(logits, temperature, top_k, top_p, min_p):
+    config = GenerationConfig(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    chances = probabilities(logits, config)
+    plain = probabilities(logits, GenerationConfig(temperature=temperature))
+    kept = chances > 0
+
+    np.testing.assert_allclose(chances[kept], plain[kept] / plain[kept].sum(), rtol=1e-6)
+    assert (chances[kept] >= min_p * chances.max() * (1 - 1e-9)).all()
+
+
 @given(LOGITS, st.floats(0.01, 1), st.floats(0.1, 5))
 def test_the_nucleus_is_the_smallest_set_that_reaches_p(logits, top_p, temperature):
     """Its last token is needed, and no token outside is likelier than one inside."""

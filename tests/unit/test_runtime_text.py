@@ -1,15 +1,17 @@
 """Streaming decode, stop strings and the tokenizer's edges."""
 
+import dataclasses
 import itertools
 
 import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tiny_bundle import CORPUS, tokenizer_json, vocab_size
+from support.scripted import ScriptedGraph
+from support.tiny_bundle import CORPUS, TinyBundle, tokenizer_json, vocab_size
 from tokenizers import decoders, models, normalizers, processors
 
-from wiola_runtime import BundleError, GenerationError, Tokenizer
+from wiola_runtime import BundleError, GenerationError, Model, Tokenizer
 from wiola_runtime.manifest import TokenSpec
 from wiola_runtime.text import StopFilter, StreamDecoder
 
@@ -170,3 +172,23 @@ def test_a_normalizer_does_not_disturb_streaming():
 def test_bytes_that_were_no_utf_8_are_refused(tokenizer):
     with pytest.raises(GenerationError, match="the text is not valid Unicode; give UTF-8 text"):
         tokenizer.encode("a\ud800b")
+
+
+def test_only_the_beginning_of_a_text_gets_the_first_token():
+    """A second turn is the same text, going on."""
+    native = tokenizers.Tokenizer.from_str(tokenizer_json())
+    native.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", special_tokens=[("<bos>", 1)]
+    )
+    tokens = TokenSpec(bos_id=1, adds_bos=True, eos_ids=(2,), pad_id=0)
+    manifest = dataclasses.replace(TinyBundle().manifest({}), tokens=tokens)
+    graph = ScriptedGraph([9, 10, 11, 12], vocab_size())
+    model = Model(manifest, Tokenizer(native, tokens), graph, load_seconds=0.0)
+    conversation = model.session()
+
+    conversation.generate("It is", max_new_tokens=1)
+    conversation.append(" a")
+    conversation.generate(" truth", max_new_tokens=1)
+
+    assert conversation.token_ids[0] == 1
+    assert conversation.token_ids.count(1) == 1
