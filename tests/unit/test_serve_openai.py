@@ -27,7 +27,7 @@ def url(model):
         yield f"{found}/v1"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(url):
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as opened:
         yield opened
