@@ -20,3 +20,15 @@ def test_an_import_pulls_in_only_the_allowed_packages():
 
     assert set(done.stdout.split()) == {"numpy", "tokenizers", "wiola_runtime"}
     assert done.stderr == ""
+
+
+def test_a_server_that_is_not_installed_is_an_instruction():
+    """Here the extra is absent, or made so."""
+    code = (
+        "import sys; sys.modules['uvicorn'] = None; from wiola_serve.cli import main; main(['b'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+
+    assert done.stdout == ""
+    assert done.stderr.endswith("is not installed; run: pip install 'wiola-runtime[server]'\n")
+    assert done.stderr.count("\n") == 1
