@@ -1,6 +1,7 @@
 """Does this machine compute what the machine computed that wrote the bundle?"""
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -16,11 +17,13 @@ class SelfTestReport:
 
     Attributes:
         max_abs_difference: Largest |difference| from a golden logit; NaN if a logit is none.
+        largest_at: Position and token id of that logit; None where the bundle names none.
         mismatch: The first thing that differs; None where all is well.
     """
 
     passed: bool
     max_abs_difference: float
+    largest_at: tuple[int, int] | None
     tolerance: float
     mismatch: str | None
 
@@ -41,30 +44,37 @@ def compare(
 
     The logits come from one pass over all tokens, the reply from the decoding loop.
     """
-    differences = [
-        float(np.abs(logits[point.position, list(point.token_ids)] - point.values).max())
+    expected = {
+        (point.position, token_id): value
         for point in golden.logits
-    ]
-    worst = float(np.max(differences, initial=0.0))
-    mismatch = next(
-        iter([*_far_logits(golden, differences), *_other_tokens(golden, logits, greedy_ids)]),
-        None,
+        for token_id, value in zip(point.token_ids, point.values, strict=True)
+    }
+    off = {place: abs(float(logits[place]) - value) for place, value in expected.items()}
+    # What is no number is farther off than any.
+    at = max(
+        off, key=lambda place: math.inf if math.isnan(off[place]) else off[place], default=None
     )
+    found = [] if at is None else [_far_logit(at, logits[at], expected[at], golden.tolerance)]
+    mismatches = filter(None, [*found, *_other_tokens(golden, logits, greedy_ids)])
+    mismatch = next(mismatches, None)
     return SelfTestReport(
         passed=mismatch is None,
-        max_abs_difference=worst,
+        max_abs_difference=0.0 if at is None else off[at],
+        largest_at=at,
         tolerance=golden.tolerance,
         mismatch=mismatch,
     )
 
 
-def _far_logits(golden: SelfTest, differences: Sequence[float]) -> Iterable[str]:
-    for point, difference in zip(golden.logits, differences, strict=True):
-        if not difference <= golden.tolerance:
-            yield (
-                f"a logit at position {point.position} is off by {difference:.3g}, "
-                f"the bundle allows {golden.tolerance:.3g}"
-            )
+def _far_logit(
+    at: tuple[int, int], found: np.float32, expected: float, tolerance: float
+) -> str | None:
+    if abs(float(found) - expected) <= tolerance:
+        return None
+    return (
+        f"at position {at[0]} the logit of token {at[1]} is {found:.6g}, the bundle says "
+        f"{expected:.6g} and allows {tolerance:.3g}"
+    )
 
 
 def _other_tokens(

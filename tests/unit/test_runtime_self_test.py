@@ -27,15 +27,22 @@ def test_agreement_passes():
     assert report.passed
     assert report.mismatch is None
     assert report.max_abs_difference == pytest.approx(0.05, abs=1e-6)
+    assert report.largest_at == (1, 1)
     assert report.tolerance == 0.1
+    assert compare(dataclasses.replace(GOLDEN, logits=()), LOGITS, [1, 2]).largest_at is None
 
 
 @pytest.mark.parametrize(
     ("logits", "greedy_ids", "message"),
     [
-        (LOGITS + 0.2, [1, 2], r"a logit at position 1 is off by 0\.2, the bundle allows 0\.1"),
-        (LOGITS * np.nan, [1, 2], r"a logit at position 1 is off by nan"),
-        (LOGITS[:, ::-1], [1, 2], r"a logit at position 1 is off by 2"),
+        (
+            LOGITS + np.asarray([0, 0.2, 0.3]),
+            [1, 2],
+            r"at position 1 the logit of token 2 is 3\.3, the bundle says 3 and allows 0\.1",
+        ),
+        (LOGITS * np.nan, [1, 2], r"at position 1 the logit of token 1 is nan, the bundle says 5"),
+        (LOGITS * [1, 1, np.inf], [1, 2], r"at position 1 the logit of token 2 is inf, the bundle"),
+        (LOGITS[:, ::-1], [1, 2], r"at position 1 the logit of token 2 is 1, the bundle says 3"),
         (np.asarray([*LOGITS[:2], [7, 1, 6], LOGITS[3]]), [1, 2], "token 1 of the reply is 0"),
         (LOGITS, [1, 0], r"decoding gives 0 as token 1, not 2"),
     ],
