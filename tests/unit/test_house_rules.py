@@ -12,6 +12,9 @@ RUNTIME = ROOT / "runtime/wiola_runtime"
 SERVER = ROOT / "runtime/wiola_serve"
 PACKAGES = (ROOT / "wiola_export", RUNTIME, SERVER, ROOT / "calibration/wiola_calibration")
 FILES = sorted(path for folder in PACKAGES for path in folder.rglob("*.py"))
+EXAMPLES = sorted(
+    path for path in ROOT.joinpath("examples").rglob("*.py") if "node_modules" not in path.parts
+)
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 40
 RUNTIME_LINES = 4580  # an evening's reading; nobody needs the chat or the batches to read the rest
@@ -19,7 +22,7 @@ RUNTIME_LINES = 4580  # an evening's reading; nobody needs the chat or the batch
 SERVER_LINES = 1760
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize("path", [*FILES, *EXAMPLES], ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_file_fits_in_the_head(path):
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source)
@@ -59,7 +62,7 @@ def test_nothing_is_caught_that_is_not_known():
     broad = {"Exception", "BaseException"}
     caught = [
         f"{path.name}:{node.lineno}"
-        for path in FILES
+        for path in (*FILES, *EXAMPLES)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ExceptHandler)
         and (node.type is None or {n.id for n in ast.walk(node.type) if hasattr(n, "id")} & broad)
