@@ -5,7 +5,6 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -122,6 +121,8 @@ def default_threads() -> int:
 
 
 def _is_installed(distribution: str) -> bool:
+    from importlib import metadata  # noqa: PLC0415  a tenth of the time that the package takes
+
     try:
         metadata.distribution(distribution)
     except metadata.PackageNotFoundError:

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from pathlib import Path
 from typing import Literal, Self, Unpack
 
-from wiola_runtime import asynchronous, saved
+from wiola_runtime import saved
 from wiola_runtime.cancel import Cancellation, Cancelled
 from wiola_runtime.chat import Message
 from wiola_runtime.config import GenerationChanges, GenerationConfig, is_count
@@ -241,6 +241,8 @@ class Session:
 
         asyncio closes one that is left early some time later: `contextlib.aclosing` does at once.
         """
+        from wiola_runtime import asynchronous  # noqa: PLC0415  asyncio takes time, and few need it
+
         cancel = Cancellation()
         return asynchronous.pieces(self.stream(content, config, cancel=cancel, **changes), cancel)
 

@@ -12,6 +12,15 @@ print(' '.join(sorted(roots - sys.stdlib_module_names)))
 """
 
 
+def test_the_import_waits_with_what_few_need():
+    """Each of these takes a tenth of its time or more."""
+    code = "import sys, wiola_runtime; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+    late = {"asyncio", "email", "jinja2", "llguidance", "onnxruntime", "socket", "ssl"}
+    assert late & set(done.stdout.split()) == set()
+
+
 def test_an_import_pulls_in_only_the_allowed_packages():
     """ONNX Runtime itself waits for the first bundle."""
     done = subprocess.run(
