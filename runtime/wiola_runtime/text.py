@@ -150,15 +150,6 @@ class StopFilter:
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        """Take the stop strings.
-
-        Raises:
-            GenerationError: A stop string is empty.
-        """
-        if not all(stops):
-            raise GenerationError(
-                "stop holds an empty string; expected text of at least 1 character"
-            )
         self._stops = tuple(stops)
         self._held = ""
         self.stopped = False

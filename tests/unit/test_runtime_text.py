@@ -114,11 +114,6 @@ def test_nothing_of_a_possible_stop_leaves_early():
     ]  # fmt: skip
 
 
-def test_an_empty_stop_string_is_refused():
-    with pytest.raises(GenerationError, match=r"stop holds an empty string; expected text"):
-        StopFilter(["a", ""])
-
-
 @pytest.mark.parametrize("text", ["hello", "<bos>hello", ""])
 def test_a_text_has_one_beginning(text):
     """A tokenizer that adds the first token meets a text that spells it out."""
