@@ -1,6 +1,7 @@
 """Chat with a bundle in a window: `python app.py [BUNDLE]`."""
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ def main() -> int:
     parser.add_argument("bundle", type=Path, nargs="?", help="folder that wiola-export wrote")
     parser.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C in the terminal, which Qt does not see
     application = QApplication(sys.argv[:1])
     application.setApplicationName("Wiola chat")
     window = ChatWindow(arguments.device)

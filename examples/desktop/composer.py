@@ -1,7 +1,7 @@
 """Where the user writes: a field that grows, the options of a reply, and one button."""
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QPalette
+from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QPalette, QTextCursor
 from PySide6.QtWidgets import (
     QDoubleSpinBox,
     QFrame,
@@ -38,6 +38,12 @@ class Field(QPlainTextEdit):
             self.submitted.emit()
             return
         super().keyPressEvent(event)
+
+    def put_before(self, text: str) -> None:
+        """Insert text at the beginning; go to the end."""
+        self.moveCursor(QTextCursor.MoveOperation.Start)
+        self.insertPlainText(text)
+        self.moveCursor(QTextCursor.MoveOperation.End)
 
     def _fit(self) -> None:
         """Be as high as the text, up to some lines."""

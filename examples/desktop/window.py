@@ -186,10 +186,10 @@ class ChatWindow(QMainWindow):
         self._enter(State.READY)
 
     def _take_back(self) -> None:
-        """Undo the last `send`, its text included."""
+        """Undo the last `send`; its text goes before what was typed since."""
         assert self.conversation is not None
         self.view.transcript.show_conversation(self.conversation)
-        self.view.composer.field.setPlainText(self._typed)
+        self.view.composer.field.put_before(self._typed)
 
     def _show(self, conversation: Conversation) -> None:
         assert self._opened is not None

@@ -184,10 +184,10 @@ def test_stop_keeps_what_is_there(chat, how):
     if how == "button":
         QTest.mouseClick(composer.button, Qt.MouseButton.LeftButton)
     else:
-        chat.menus.stop.trigger()
+        chat.activateWindow()
+        QTest.keyClick(composer.field, Qt.Key.Key_Escape)
     wait_for(lambda: chat.state is State.READY)
 
-    assert chat.menus.stop.shortcut() == Qt.Key.Key_Escape
     assert status(chat) == "Stopped"
     assert composer.button.text() == "Send"
     assert chat.conversation.turns[1].content.split() == page(chat).partition("tiny\n")[2].split()
@@ -196,15 +196,35 @@ def test_stop_keeps_what_is_there(chat, how):
     assert len(chat.conversation.turns) == 4
 
 
-def test_a_reply_that_is_stopped_before_its_first_token_is_taken_back(chat):
+def test_a_reply_that_is_stopped_before_its_first_token_is_taken_back(chat, monkeypatch):
+    turned = wr.Cancellation()
+    turned.cancel()
+    monkeypatch.setattr(wr, "Cancellation", lambda: turned)
+
+    say(chat, "It is")
+
+    assert chat.conversation.turns == ()
+    assert chat.view.composer.field.toPlainText() == "It is"
+    assert page(chat) == ""
+    assert status(chat) == "Stopped"
+
+
+def test_the_window_survives_what_nobody_foresaw(chat, monkeypatch, capfd):
+    def broken(*_, **__):
+        raise OSError("the disk is on fire")
+
+    monkeypatch.setattr(wr.Session, "stream_chat", broken)
     type_text(chat, "It is")
     chat.send()
-    chat.stop()
+    type_text(chat, " a")  # while it fails
     wait_for(lambda: chat.state is State.READY)
-    if not chat.conversation.turns:  # it was not faster than us
-        assert chat.view.composer.field.toPlainText() == "It is"
-        assert page(chat) == ""
-        assert status(chat) == "Stopped"
+    assert chat.view.problem.text == "the reply failed unexpectedly; the terminal tells more"
+    assert "OSError: the disk is on fire" in capfd.readouterr().err
+    monkeypatch.undo()
+    monkeypatch.setattr(dialogs, "save_first", lambda _: False)
+    say(chat, " truth")
+
+    assert chat.conversation.turns[0].content == "It is a truth"
 
 
 def test_a_saved_conversation_goes_on_in_a_new_window(chat, make, folders, tmp_path):
