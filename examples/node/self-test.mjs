@@ -24,7 +24,7 @@ export async function selfTest(decoder, golden) {
   // Written so that a logit that is no number is a mismatch too.
   const far = !(maxDifference <= tolerance);
   const mismatch = far
-    ? `a logit is off by ${maxDifference}, the bundle allows ${tolerance}`
+    ? `a logit is off by ${maxDifference.toPrecision(3)}, the bundle allows ${tolerance}`
     : otherToken(tokenIds, reply, logits.slice(prompt.length - 1), tolerance);
   return { tokenIds, maxDifference, mismatch };
 }
