@@ -1,0 +1,85 @@
+"""The page computes in a browser what the formulas do, and its server serves nothing else."""
+
+import http.client
+
+import pytest
+from support import languages, page_server, process
+from support.tiny_bundle import TinyBundle
+
+
+@pytest.fixture(scope="module")
+def demo_portable(tmp_path_factory):
+    """Export the demo for any ONNX Runtime, as a user does."""
+    languages.program(*page_server.BROWSERS, needs="web")
+    folder = tmp_path_factory.mktemp("demo") / "demo-portable"
+    options = ["--variant", "demo", "--int4", "--target", "portable", "--calibration", "none"]
+    done = process.run(*options, "--no-report", "--out", folder)
+    assert done.returncode == 0, done.stderr.decode()
+    return folder
+
+
+@pytest.mark.parametrize("cache", ["shared", "growing"])
+def test_the_page_gives_what_the_formulas_say(cache, tmp_path):
+    bundle = languages.write_tested(TinyBundle(cache=cache), tmp_path / "b")
+
+    result = page_server.self_test_in_browser(bundle, tmp_path / "profile")
+
+    golden = languages.read_golden(bundle)
+    assert result["mismatch"] is None
+    assert result["tokenIds"] == golden["token_ids"]
+    assert result["maxDifference"] <= golden["tolerance"]
+
+
+def test_the_page_gives_the_demos_golden_tokens(demo_portable, tmp_path):
+    result = page_server.self_test_in_browser(demo_portable, tmp_path / "profile")
+
+    assert result["mismatch"] is None
+    assert result["maxDifference"] <= languages.read_golden(demo_portable)["tolerance"]
+
+
+def test_the_page_refuses_other_weights(tmp_path):
+    bundle = languages.write_tested(TinyBundle(), tmp_path / "b")
+    path = bundle / "model.onnx.data"
+    content = path.read_bytes()
+    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+
+    result = page_server.self_test_in_browser(bundle, tmp_path / "profile")
+
+    assert result == {"mismatch": "model.onnx.data is not the file that was exported"}
+
+
+def fetch(port, path):
+    """Ask for a path as it is written; return status, type and body."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer, body
+
+
+def test_the_server_says_what_a_browser_must_know(tmp_path):
+    bundle = TinyBundle().write(tmp_path / "b")
+    with page_server.serving(bundle) as (port, _):
+        module, _ = fetch(port, "/node/decoder.mjs")
+        weights, body = fetch(port, "/bundle/model.onnx.data")
+
+    assert module.headers["Content-Type"] == "text/javascript"
+    assert module.headers["Cross-Origin-Embedder-Policy"] == "require-corp"
+    assert module.headers["Cross-Origin-Opener-Policy"] == "same-origin"
+    assert module.headers["Content-Security-Policy"].startswith("default-src 'self'")
+    assert weights.status == 200
+    assert body == (bundle / "model.onnx.data").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "path", ["/bundle/../secret.txt", "/../../../secret.txt", "/bundle/%2e%2e/secret.txt"]
+)
+def test_the_server_stays_in_its_folders(path, tmp_path):
+    (tmp_path / "secret.txt").write_text("secret", encoding="utf-8")
+    bundle = TinyBundle().write(tmp_path / "b")
+    with page_server.serving(bundle) as (port, _):
+        answer, body = fetch(port, path)
+
+    assert answer.status == 404
+    assert b"secret" not in body.replace(path.encode(), b"")
