@@ -3,6 +3,7 @@
 `nox -s demo` and `nox -s tests` are all that a newcomer needs; `nox -l` lists the rest.
 """
 
+import shutil
 from pathlib import Path
 
 import nox
@@ -34,6 +35,8 @@ def demo(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the whole test suite, then the checks of the sources and of the light runtime."""
     session.install(*CONSTRAINTS, *EDITABLE, *TESTING)
+    if not session.posargs:
+        _install_javascript(session)
     arguments = session.posargs or SIDE_BY_SIDE
     session.run("python", "-m", "pytest", *arguments, env={"OMP_NUM_THREADS": "1"})
     if not session.posargs:
@@ -71,6 +74,15 @@ def examples(session: nox.Session) -> None:
 
 
 @nox.session
+def languages(session: nox.Session) -> None:
+    """Run the examples for Node.js and the browser; `tests` does so where npm is installed."""
+    session.install(*CONSTRAINTS, *EDITABLE, *TESTING)
+    _install_javascript(session)
+    files = ("tests/examples/test_node.py", "tests/examples/test_web.py")
+    session.run("python", "-m", "pytest", *files, *session.posargs, env={"OMP_NUM_THREADS": "1"})
+
+
+@nox.session
 def coverage(session: nox.Session) -> None:
     """Run the test suite and report which lines and branches it reaches."""
     session.install(*CONSTRAINTS, *EDITABLE, *TESTING, "coverage[toml]")
@@ -91,3 +103,13 @@ def gpu(session: nox.Session) -> None:
     session.install(*CONSTRAINTS, "./runtime[cuda,server]", ".[trace]", *TESTING)
     session.run("python", "-m", "pytest", "-m", "gpu", "-rs", "tests", *session.posargs)
     session.run("python", "tests/bench/cuda_check.py")
+
+
+def _install_javascript(session: nox.Session) -> None:
+    """Install what the lock files of the examples name; without npm their tests skip."""
+    if shutil.which("npm") is None:
+        session.log("npm is not on the PATH: the examples for Node.js and the browser are skipped")
+        return
+    for folder in ("examples/node", "examples/web"):
+        with session.chdir(folder):
+            session.run("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", external=True)
