@@ -3,6 +3,7 @@
 import io
 import json
 import signal
+import sys
 import threading
 
 import pytest
@@ -141,3 +142,30 @@ def test_a_file_that_is_no_chat_is_refused(content, tmp_path, monkeypatch, capsy
 def test_options_out_of_range_are_told_before_the_chat(folder, capsys):
     assert main([str(folder), "--temperature", "-1"]) == 2
     assert capsys.readouterr().err.startswith("wiola-run: error: temperature is -1.0; expected")
+
+
+def test_a_chat_that_lacks_jinja2_says_so_and_never_continues_a_text(tmp_path, monkeypatch, capsys):
+    template = ChatSpec(template="{{ messages[0].content }}", roles={}, turn_end=None)
+    folder = TinyBundle(chat=template).write(tmp_path / "b")
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+
+    code, out, err = converse(folder, ["It is"], monkeypatch, capsys)
+
+    assert (code, out) == (0, "")
+    assert err.startswith("tiny (a chat).")
+    assert "error: this bundle's chat template needs jinja2; run: pip install" in err
+
+
+def test_a_template_that_refuses_the_empty_message_is_a_chat_as_any_other(
+    tmp_path, monkeypatch, capsys
+):
+    source = "{{ messages[0].content or raise_exception('say something') }}"
+    folder = TinyBundle(chat=ChatSpec(template=source, roles={}, turn_end=None)).write(
+        tmp_path / "b"
+    )
+
+    code, out, err = converse(folder, ["It is"], monkeypatch, capsys)
+
+    assert (code, out.count("\n")) == (0, 1)
+    assert err.startswith("tiny (a chat).")
+    assert "error" not in err
