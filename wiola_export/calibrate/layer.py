@@ -15,7 +15,8 @@ from wiola_export.calibrate.hidden import HiddenStates, TensorGroups
 from wiola_export.calibrate.levels import lost_in_blocks
 from wiola_export.calibrate.moments import Moments
 from wiola_export.calibrate.rescale import at_reader, find_scales, rescaled
-from wiola_export.calibrate.taps import Stage, input_of, run_tapped, stages
+from wiola_export.calibrate.settled import Settled
+from wiola_export.calibrate.taps import Stage, run_tapped, stages
 from wiola_export.families.layered import Rescaling
 from wiola_export.families.layerwise import LoadedLayer
 from wiola_export.options import Method
@@ -62,14 +63,20 @@ class LayerQuantizer:
         scales = self._scales(layer, inputs) if "awq" in self.method else []
         divisors = _divisors(scales)
         weights = rescaled(scales, layer.weights)
+        settled = Settled(layer, self.folder, STAGE_BYTES)
         for stage in groups:
             forms = self._forms(layer, stage)
             if forms:
+                quantized = (
+                    settled.input_of(stage[0], group, hidden, weights)
+                    for group, hidden in enumerate(streams.quantized)
+                )
                 original = ((x[0] / divisors.get(stage[0], 1.0)) for x in inputs[stage])
-                weights |= self._stage(layer, forms, (streams.quantized, original), weights)
+                weights |= self._stage(layer, forms, zip(quantized, original, strict=True), weights)
             inputs[stage].clear()
-        for index in range(len(streams.quantized)):
-            streams.quantized[index] = layer.run(streams.quantized[index], weights)
+        for group, hidden in enumerate(streams.quantized):
+            streams.quantized[group] = settled.run(group, hidden, weights)
+        settled.clear()
         return scales
 
     def _run_original(
@@ -91,18 +98,18 @@ class LayerQuantizer:
         self,
         layer: LoadedLayer,
         forms: Mapping[str, Blocks],
-        streams: tuple[HiddenStates, Iterable[Tensor]],
+        inputs: Iterable[tuple[Tensor, Tensor]],
         weights: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
-        """Round the weights that read one input."""
+        """Round the weights that read one input, given as the two models see it."""
         first = next(iter(forms))
         targets = {name: weights[name] for name in forms}
         if "gptq" not in self.method:
             codes = {n: round_matrix(w.numpy(), forms[n]) for n, w in targets.items()}
         else:
             moments = Moments(weights[first].shape[1])
-            for hidden, original in zip(*streams, strict=True):
-                moments.add(input_of(layer, first, hidden, weights), original)
+            for quantized, original in inputs:
+                moments.add(quantized, original)
             squares, size = moments.inputs.diagonal(), forms[first].block_size
             loss = lost_in_blocks(squares, list(targets.values()), size)
             self.losses[layer.full_name(first)] = loss
