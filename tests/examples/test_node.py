@@ -86,17 +86,19 @@ def test_a_long_reply_is_the_runtimes(layout, tmp_path):
     assert done.stderr.endswith(" tokens a second\n")
 
 
-def test_a_reply_ends_where_the_manifest_says(tmp_path):
+@pytest.mark.parametrize("length", [0, 9])
+def test_a_reply_ends_where_the_manifest_says(length, tmp_path):
     prompt = "It is a truth"
     with wr.load(TinyBundle().write(tmp_path / "endless")) as model:
         ids = model.generate(prompt, max_new_tokens=16, temperature=0.0).token_ids
-    bundle = TinyBundle(eos_ids=(ids[9],)).write(tmp_path / "b")
+    bundle = TinyBundle(eos_ids=(ids[length],)).write(tmp_path / "b")
     with wr.load(bundle) as model:
         expected = model.generate(prompt, max_new_tokens=16, temperature=0.0)
 
     done = languages.node("generate.mjs", bundle, "--prompt", prompt, "--max-new-tokens", 16)
 
     assert expected.finish_reason == "eos"
+    assert len(expected.token_ids) <= length
     assert done.stdout == expected.text + "\n"
 
 
