@@ -57,9 +57,12 @@ class Transcript(QTextEdit):
         self._center()
         self._mode, self._turns = conversation.mode, 0
         self._names["assistant"] = conversation.name
+        whole = self._cursor()
+        whole.beginEditBlock()  # it is laid out once
         for turn in conversation.turns:
             self.begin(turn.role)
             self.write(turn.content)
+        whole.endEditBlock()
         self._follows = True
         self._follow()
 

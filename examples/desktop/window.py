@@ -12,7 +12,7 @@ import wiola_runtime as wr
 from conversation import Conversation, ConversationError, Mode
 from menus import Menus
 from view import View
-from worker import Answer, Opened, Progress, Request, Worker
+from worker import Answer, Device, Opened, Progress, Request, Worker
 
 ENDINGS = {
     "eos": "Ready",
@@ -42,7 +42,7 @@ class ChatWindow(QMainWindow):
     load_wanted = Signal(object)  # Path
     answer_wanted = Signal(object)  # Request
 
-    def __init__(self, device: str = "cpu") -> None:
+    def __init__(self, device: Device = "cpu") -> None:
         super().__init__()
         self.state = State.EMPTY
         self.conversation: Conversation | None = None  # with finished replies only

@@ -5,13 +5,14 @@ import dataclasses
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
-from PySide6.QtCore import QObject, Signal, Slot
+from PySide6.QtCore import QObject, Signal, SignalInstance, Slot
 
 import wiola_runtime as wr
 from conversation import Conversation, Turn
 
+Device = Literal["cpu", "cuda", "auto"]
 # Text is handed over so often, not for each token: a fast model would flood the window.
 SECONDS_BETWEEN_UPDATES = 1 / 30
 
@@ -107,7 +108,7 @@ class Worker(QObject):
     answered = Signal(object)  # Answer
     answer_failed = Signal(str)
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: Device) -> None:
         super().__init__()
         self._device = device
         self._model: wr.Model | None = None
@@ -134,15 +135,14 @@ class Worker(QObject):
         assert self._model is not None, "the window asks after a bundle is loaded"
         text_turns = request.conversation.turns if request.conversation.mode == "text" else None
         session, prompt_tokens = self._prepared(request.conversation)
-        options = {
-            "temperature": request.temperature,
-            "max_new_tokens": request.max_new_tokens,
-            "cancel": request.cancel,
-        }
+        config = self._model.defaults.changed(
+            {"temperature": request.temperature, "max_new_tokens": request.max_new_tokens}
+        )
         if text_turns is None:
-            pieces = session.stream_chat(request.conversation.messages(), **options)
+            messages = request.conversation.messages()
+            pieces = session.stream_chat(messages, config, cancel=request.cancel)
         else:
-            pieces = session.stream(**options)
+            pieces = session.stream(config=config, cancel=request.cancel)
         result = self._written(pieces, session)
         if text_turns is not None:
             self._held = (*text_turns, Turn("assistant", result.text))
@@ -184,7 +184,7 @@ class Worker(QObject):
 
 
 @contextlib.contextmanager
-def _telling(failed: Signal, what: str) -> Iterator[None]:
+def _telling(failed: SignalInstance, what: str) -> Iterator[None]:
     """Let a signal tell every failure; one that is not the runtime's shows its traceback too."""
     message: str | None = f"{what} failed unexpectedly; the terminal tells more"
     try:
