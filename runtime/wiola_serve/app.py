@@ -160,6 +160,7 @@ class Service:
             # Tokenizers, templates and grammars take their time, and the loop has others to serve.
             options, begun = await asyncio.to_thread(_refusing, replies, body)
             client = request.client.host if request.client else ""
+            keeps = keeps and self._limits.conversations > 0
             exchange.submit(
                 [
                     Job(client, reply, exchange.listener(i), streams=options.streams, keeps=keeps)

@@ -104,8 +104,7 @@ class Exchange:
         self._scheduler.cancel(self._jobs)
 
     async def _until_left(self) -> None:
-        while (await self._request.receive())["type"] != "http.disconnect":
-            pass
+        await self._request.receive()  # after the body there is but one message: http.disconnect
         self._fail(Refusal("the client has left", status=CLIENT_LEFT))
 
     def _fail(self, failure: Refusal) -> None:

@@ -43,9 +43,6 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, or answer it."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         status, began = FAILED, time.perf_counter()
 
         async def noting(message: Message) -> None:

@@ -70,6 +70,7 @@ class Server(uvicorn.Server):
                 log_level="warning",
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,
                 limit_concurrency=limits.connections,
                 timeout_graceful_shutdown=int(limits.grace_seconds) + CLOSING_SECONDS,
             )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.tiny_bundle import TinyBundle, vocab_size
 
-from wiola_runtime import Cancellation, CapacityError, GenerationError, load
+from wiola_runtime import BundleError, Cancellation, CapacityError, GenerationError, load
 from wiola_runtime.batch import is_several
 
 CONTEXT = 96
@@ -72,6 +72,14 @@ def test_a_cancelled_batch_returns_what_is_there(model):
     results = model.generate(RAGGED, max_new_tokens=9, cancel=cancel)
 
     assert [(r.token_ids, r.finish_reason) for r in results] == [((), "cancelled")] * 4
+
+
+def test_a_row_that_fails_is_an_error_of_the_batch(model, monkeypatch):
+    run = model.engine.graph.run
+    monkeypatch.setattr(model.engine.graph, "run", lambda *call: run(*call) * np.float32("nan"))
+
+    with pytest.raises(BundleError, match="the graph returned a logit of nan"):
+        model.generate(RAGGED, max_new_tokens=3)
 
 
 def test_a_prompt_that_does_not_fit_is_refused_before_any_work(model):

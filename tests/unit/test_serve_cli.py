@@ -9,6 +9,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from importlib import metadata
 
 import pytest
 from support.tiny_bundle import TinyBundle
@@ -166,6 +167,47 @@ def test_any_other_absence_is_a_bug(bundle, monkeypatch):
 
     with pytest.raises(ModuleNotFoundError, match=r"wiola_serve\.app"):
         main([str(bundle)])
+
+
+def test_a_signal_is_nothing_that_the_server_has_not_seen(bundle, monkeypatch, capsys):
+    """Served in this process: what a server raises again when it has stopped goes unheard."""
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    def run_on(_self, sock):
+        assert sock.getsockname()[0] == "127.0.0.1"
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("wiola_serve.server.Server.run_on", run_on)
+    try:
+        assert main([str(bundle), "--port", "0", "--threads", "1"]) == 0
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(number, handler)
+    assert capsys.readouterr().out.startswith("tiny at http://127.0.0.1:")
+
+
+def test_a_warning_and_a_box_come_before_the_first_request(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("wiola_serve.server.Server.run_on", lambda *_: None)
+    monkeypatch.setattr("wiola_serve.server.quietly_stoppable", lambda: None)
+    folder = TinyBundle(weights="random").write(tmp_path / "b")
+
+    assert main([str(folder), "--port", "0", "--host", "0.0.0.0", "--allow-origin", "a"]) == 0
+    assert main([str(folder), "--port", "0", "--host", "0.0.0.0", "--api-key", "k"]) == 0
+
+    err = capsys.readouterr().err
+    assert err.count("THE WEIGHTS OF THIS BUNDLE ARE RANDOM") == 2
+    assert err.count("wiola-serve: warning: who reaches 0.0.0.0 may use this server") == 1
+
+
+def test_without_metadata_the_version_says_so(monkeypatch, capsys):
+    def absent(_name):
+        raise metadata.PackageNotFoundError
+
+    monkeypatch.setattr(metadata, "version", absent)
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == "wiola-serve (run from its sources)\n"
 
 
 def test_an_interrupt_while_it_loads(monkeypatch, bundle):

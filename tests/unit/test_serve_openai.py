@@ -1,6 +1,8 @@
 """OpenAI's own client understands what the server says."""
 
 import json
+import re
+from pathlib import Path
 
 import openai
 import pytest
@@ -122,6 +124,22 @@ def test_a_stop_string_and_its_reason(client, model):
     assert answer.choices[0].finish_reason == "stop"
 
 
+def test_a_stream_that_ends_by_a_stop_string_has_no_text_of_it(client, model):
+    whole = model.chat(HELLO, temperature=0.8, top_p=0.9, seed=11, max_new_tokens=12).text
+    stop = whole[4:6]
+
+    chunks = list(
+        client.chat.completions.create(
+            model="tiny", messages=HELLO, stream=True, stop=[stop], **DRAWN
+        )
+    )
+
+    texts = [chunk.choices[0].delta.content or "" for chunk in chunks]
+    assert "".join(texts) == whole[: whole.index(stop)]
+    assert texts[-1] == ""
+    assert chunks[-1].choices[0].finish_reason == "stop"
+
+
 def test_log_probabilities_of_a_completion(client, model):
     answer = client.completions.create(
         model="tiny", prompt="It is a truth", logprobs=2, max_tokens=6, temperature=0
@@ -174,6 +192,18 @@ def test_a_schema_binds_the_answer(client):
     assert json.loads(answer.choices[0].message.content)["a"] in (1, 2)
     assert answer.choices[0].finish_reason == "stop"
     assert bound.choices[0].text in ("yes", "no")
+
+
+def test_the_example_of_the_document_runs(url, model, capsys):
+    text = (Path(__file__).parents[2] / "docs/server.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    code = code.replace("http://127.0.0.1:8000/v1", url).replace("wiola-demo-int8", "tiny")
+
+    exec(compile(code, "docs/server.md", "exec"), names := {})
+    names["client"].close()
+
+    result = model.chat([{"role": "user", "content": "Hello"}], max_new_tokens=16)
+    assert capsys.readouterr().out == result.text + "\n"
 
 
 def test_the_model_is_listed(client):

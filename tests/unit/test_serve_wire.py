@@ -4,7 +4,7 @@ import contextlib
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from wiola_runtime import GenerationError
@@ -214,13 +214,16 @@ def test_null_is_as_good_as_nothing():
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=8,
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
+    max_leaves=4,
 )
 KNOWN = st.sampled_from(sorted({*wire.NAMES, *wire.OTHERS, *wire.NEUTRAL, "prompt", "messages"}))
 
 
-@given(body=st.dictionaries(KNOWN | st.text(max_size=5), JSON))
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(body=st.dictionaries(KNOWN | st.text(max_size=5), JSON, max_size=4))
 def test_no_body_breaks_the_reader(body):
     """It is read, or refused in words."""
     content = json.dumps({"messages": HELLO, "prompt": "a"} | body).encode()
