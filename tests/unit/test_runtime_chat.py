@@ -8,7 +8,7 @@ import time
 import jinja2
 import pytest
 import tokenizers
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tiny_bundle import TinyBundle, tokenizer_json
 
@@ -300,6 +300,7 @@ TEMPLATES = (
 
 
 @pytest.mark.parametrize("source", TEMPLATES)
+@settings(deadline=None, max_examples=40)
 @given(
     contents=st.lists(
         st.text("ab <>|é日😀\n'\"\\&", max_size=12).filter(lambda text: "<|end|>" not in text),
