@@ -82,7 +82,7 @@ function showModel({ name, precision, files }, threads) {
   const size = Object.values(files).reduce((total, file) => total + file.size_bytes, 0);
   element("loading").hidden = true;
   element("model").textContent =
-    `${name}: ${precision.toUpperCase()}, ${megabytes(size)}, ${threads} threads. ` +
+    `${name}: ${precision.toUpperCase()}, ${megabytes(size)}, ${threads} ${threads === 1 ? "thread" : "threads"}. ` +
     "It runs in this page; what you write stays here.";
 }
 

@@ -15,7 +15,9 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Embedder-Policy": "require-corp",
     # Nothing comes from elsewhere, and the browser sees to it.
-    "Content-Security-Policy": "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'",
+    "Content-Security-Policy": (
+        "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; img-src data:"
+    ),
     "Cache-Control": "no-cache",
 }
 
