@@ -4,6 +4,7 @@ What a person wrote never becomes a control token, whatever it spells out: contr
 the template alone, and a template with which that cannot be had is refused.
 """
 
+import functools
 import json
 import re
 import time
@@ -19,8 +20,11 @@ ROLES = ("system", "user", "assistant")
 # Marks the special tokens that a message spells out, until they are plain text again. It is of a
 # range of Unicode that has no meaning of its own.
 MARK = "\uf8f0"
-# A block that marks answers for training; for reading it is none.
-GENERATION = re.compile(r"(\{%[-+]?\s*)(?:(end)generation|generation)(?=\s*[-+]?%\})")
+# A block that marks answers for training is for reading one that is always there.
+GENERATION = {
+    r"(\{%[-+]?\s*)generation\b": r"\1if true",
+    r"(\{%[-+]?\s*)endgeneration\b": r"\1endif",
+}
 # What code in a template may raise.
 MISBEHAVIOUR = (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 
@@ -161,9 +165,12 @@ def compiled(source: str) -> Any:  # noqa: ANN401  jinja2 is not there for every
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
     environment.globals |= {"raise_exception": _refuse, "strftime_now": time.strftime}
-    environment.filters["tojson"] = _to_json
+    # As in transformers; jinja2's own is for HTML.
+    environment.filters["tojson"] = functools.partial(json.dumps, ensure_ascii=False)
+    for block, read in GENERATION.items():
+        source = re.sub(block, read, source)
     try:
-        return environment.from_string(GENERATION.sub(_as_condition, source))
+        return environment.from_string(source)
     except (jinja2.TemplateError, *MISBEHAVIOUR) as error:
         raise ChatError(f"the chat template is not valid ({_line(error)})") from error
 
@@ -188,27 +195,6 @@ def _line(error: BaseException) -> str:
 
 def _refuse(message: str) -> None:
     raise ValueError(message)
-
-
-def _to_json(
-    value: object,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Write JSON as transformers does: jinja2's own filter is for HTML."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
-
-
-def _as_condition(block: re.Match[str]) -> str:
-    return f"{block[1]}{'endif' if block[2] else 'if true'}"
 
 
 def _checked(message: object) -> dict[str, str]:
