@@ -1,5 +1,7 @@
 """What happens to every request, whatever its route: it is counted, timed and let in or not."""
 
+import asyncio
+import contextlib
 import hmac
 import time
 
@@ -53,7 +55,9 @@ class Guard:
 
         refusal = self._refusal(scope)
         try:
-            await (refused(refusal) if refusal else self._app)(scope, receive, noting)
+            # A client that neither reads nor writes is cut off when the server has stopped.
+            with contextlib.suppress(asyncio.CancelledError):
+                await (refused(refusal) if refusal else self._app)(scope, receive, noting)
         finally:
             route = scope["path"] if scope["path"] in self._routes else "other"
             self._metrics.requests.labels(route, status).inc()

@@ -1,9 +1,11 @@
 """Listen, serve, and stop without leaving anyone without an answer."""
 
 import asyncio
+import contextlib
 import ipaddress
 import signal
 import socket
+from types import FrameType
 
 import uvicorn
 
@@ -60,6 +62,7 @@ class Server(uvicorn.Server):
         metrics = Metrics()
         self._scheduler = Scheduler(model.engine, limits, metrics)
         self._grace_seconds = limits.grace_seconds
+        self._hurry = asyncio.Event()
         app = application(model, self._scheduler, limits, metrics, access)
         super().__init__(
             uvicorn.Config(
@@ -77,7 +80,7 @@ class Server(uvicorn.Server):
         )
 
     def run_on(self, sock: socket.socket) -> None:
-        """Serve until a signal comes; a second Ctrl-C does not wait for running answers."""
+        """Serve until a signal comes, and then until all answers have ended."""
         self._scheduler.start()
         try:
             self.run(sockets=[sock])
@@ -90,8 +93,16 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
         ending.cancel()
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop at the first signal, at once at the second."""
+        if self.should_exit:
+            self._hurry.set()
+        else:
+            super().handle_exit(sig, frame)
+
     async def _end_answers(self) -> None:
-        await asyncio.sleep(self._grace_seconds)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._hurry.wait(), self._grace_seconds)
         await asyncio.to_thread(self._scheduler.stop)
 
 

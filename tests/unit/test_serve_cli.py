@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -99,6 +100,37 @@ def test_it_stops_quietly_while_clients_wait(bundle):
     assert len(ends) == 12
     assert {"the server is stopping" in end or end == "[DONE]" for end in ends} == {True}
     assert any("the server is stopping" in end for end in ends)
+
+
+def test_a_second_signal_does_not_wait_for_running_answers(bundle):
+    with running(bundle, "--grace", "3600") as (process, url):
+        # Their work is more than the test has time for.
+        streams = [opened(f"{url}/completions", ENDLESS) for _ in range(8)]
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+        ends = [stream.read().decode().rstrip().rpartition("data: ")[2] for stream in streams]
+        for stream in streams:
+            stream.close()
+
+    assert (err, process.returncode) == ("", 0)
+    assert all("the server is stopping" in end or end == "[DONE]" for end in ends)
+
+
+def test_clients_that_do_nothing_are_cut_off_without_a_traceback(bundle):
+    with running(bundle, "--grace", "0") as (process, url):
+        host, port = url.removeprefix("http://").removesuffix("/v1").split(":")
+        with socket.create_connection((host, int(port))) as sock:
+            sock.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"
+                b"Content-Type: application/json\r\n\r\n{"
+            )
+            opened(url.replace("/v1", "/health")).close()  # the request is there by now
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=PATIENCE_SECONDS)
+
+    assert process.returncode == 0
+    assert "Traceback" not in err
 
 
 def test_a_key_from_the_environment(bundle):
