@@ -4,7 +4,6 @@ python serve.py BUNDLE [--port 8000]
 """
 
 import argparse
-import functools
 from http import server
 from pathlib import Path
 
@@ -25,14 +24,11 @@ HEADERS = {
 class PageHandler(server.SimpleHTTPRequestHandler):
     """The folder `examples` at /, the bundle's at /bundle/."""
 
+    bundle: Path
     extensions_map = server.SimpleHTTPRequestHandler.extensions_map | {
         ".mjs": "text/javascript",
         ".wasm": "application/wasm",
     }
-
-    def __init__(self, *args: object, bundle: Path, **options: object) -> None:
-        self.bundle = bundle
-        super().__init__(*args, directory=str(EXAMPLES), **options)
 
     def translate_path(self, path: str) -> str:
         """Map a request to a file."""
@@ -53,8 +49,8 @@ def main() -> None:
     parser.add_argument("bundle", type=Path, help="folder that wiola-export wrote")
     parser.add_argument("--port", type=int, default=8000)
     arguments = parser.parse_args()
-    handler = functools.partial(PageHandler, bundle=arguments.bundle)
-    with server.ThreadingHTTPServer(("127.0.0.1", arguments.port), handler) as served:
+    PageHandler.bundle = arguments.bundle
+    with server.ThreadingHTTPServer(("127.0.0.1", arguments.port), PageHandler) as served:
         print(f"http://127.0.0.1:{served.server_port}/web/")
         served.serve_forever()
 

@@ -1,7 +1,6 @@
 """The page of the web example in front of a real browser."""
 
 import contextlib
-import functools
 import importlib.util
 import json
 import queue
@@ -34,11 +33,13 @@ def load_serve():
 
 
 @contextlib.contextmanager
-def serving(bundle):
-    """Serve page and bundle; yield the port and a queue of what the page posts."""
+def serving(folder):
+    """Serve the page and a bundle; yield the port and a queue of what the page posts."""
     posted = queue.SimpleQueue()
 
     class Handler(load_serve().PageHandler):
+        bundle = folder
+
         def do_POST(self):  # noqa: N802 - the name that http.server calls
             posted.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(server.HTTPStatus.NO_CONTENT)
@@ -47,8 +48,7 @@ def serving(bundle):
         def log_message(self, *_):
             pass
 
-    handler = functools.partial(Handler, bundle=bundle)
-    with server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as served:
+    with server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as served:
         thread = threading.Thread(target=served.serve_forever)
         thread.start()
         try:
