@@ -170,9 +170,10 @@ def test_added_tokens_that_are_not_special_are_control_tokens_too():
     assert ids == [*plain("a$end$b"), native.token_to_id("$end$")]
 
 
-def test_a_message_that_is_no_unicode_is_refused():
+@pytest.mark.parametrize("content", ["\ud800", "\ud800<|end|>", "<|end|>\ud800"])
+def test_a_message_that_is_no_unicode_is_refused(content):
     with pytest.raises(GenerationError, match="not valid Unicode"):
-        chat_of(DOCUMENTED).ids([{"role": "user", "content": "\ud800"}])
+        chat_of(DOCUMENTED).ids([{"role": "user", "content": content}])
 
 
 @pytest.mark.parametrize(

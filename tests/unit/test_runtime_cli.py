@@ -272,3 +272,12 @@ def test_the_command_runs_what_the_module_runs(folder, reply):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
 
     assert done.stdout.decode() == reply.text + "\n"
+
+
+def test_whatever_stands_for_stdout_gets_the_reply(folder, reply, monkeypatch):
+    """A notebook's is no stream of bytes."""
+    shown = io.StringIO()
+    monkeypatch.setattr("sys.stdout", shown)
+
+    assert main([str(folder), *PROMPT]) == 0
+    assert shown.getvalue() == reply.text + "\n"

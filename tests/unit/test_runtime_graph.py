@@ -10,7 +10,8 @@ from support.tiny_bundle import TinyBundle, vocab_size
 
 from wiola_runtime import BundleError, CapacityError, GenerationError, load
 from wiola_runtime.config import GenerationConfig
-from wiola_runtime.generate import generate
+from wiola_runtime.generate import Guesses, generate, generate_guessing
+from wiola_runtime.lookup import PromptLookup
 from wiola_runtime.row import Row
 from wiola_runtime.sampling import sampler
 from wiola_runtime.scoring import score
@@ -200,6 +201,7 @@ def test_a_state_beyond_the_context_is_refused_before_it_is_changed(opened):
         ([], GenerationError, r"shape \(0,\) and type float64; expected integers \(T,\)"),
         ([0.5], GenerationError, r"type float64; expected integers"),
         ([[[1]]], GenerationError, r"shape \(1, 1, 1\)"),
+        ([[1], [1, 2]], GenerationError, r"token ids are of unequal lengths; expected"),
         ([3, -1], GenerationError, r"token id -1 is outside the vocabulary of 300"),
         ([3, 300], GenerationError, r"token id 300 is outside the vocabulary of 300"),
         ([1] * 601, CapacityError, r"601 tokens do not fit the context of 600"),
@@ -240,3 +242,27 @@ def test_the_loop_prefills_once_and_then_steps():
 
     assert list(generate(model, [1, 2, 3], pick=pick, max_new_tokens=3)) == [4, 5, 6]
     assert model.fed == ((1, 2, 3), (4,), (5,))
+
+
+@pytest.mark.parametrize("budget", [0, 1, 7, 30])
+def test_the_guessing_loop_ends_by_itself_and_gives_what_the_plain_one_gives(opened, budget):
+    """Its last token is fed to nothing either."""
+    graph = opened[0]._engine.graph
+    prompt = [9, 10, 11, 12, 9, 10, 11, 12, 9, 10]
+    row, tally = Row(graph), Guesses()
+
+    guessed = list(
+        generate_guessing(
+            row,
+            PromptLookup(prompt),
+            pick=lambda logits: int(logits.argmax()),
+            max_new_tokens=budget,
+            most=3,
+            tally=tally,
+        )
+    )
+
+    plain = generate(Row(graph), prompt, pick=lambda x: int(x.argmax()), max_new_tokens=budget)
+    assert guessed == list(plain)
+    assert row.length <= len(prompt) + max(budget - 1, 0)
+    assert tally.accepted <= tally.guessed
