@@ -2,18 +2,21 @@
 
     python tests/bench/serve_load.py BUNDLE [--max-rows N] [--tokens N] [--requests N] [--rounds N]
 
-Every client sends one request after the other; prompts differ, answers have one length.
+Every client sends one request after the other; prompts differ, answers have one length. On Linux
+the second figure is per second of the server's processor, which a busy machine leaves as it is.
 """
 
 import argparse
 import contextlib
 import json
+import os
 import statistics
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
+from pathlib import Path
 
 PROMPT = "It is a truth universally acknowledged, that a single man in possession of number "
 
@@ -23,7 +26,7 @@ def running(bundle, *options):
     """Start the server at a free port; yield its address."""
     command = [sys.executable, "-m", "wiola_serve.cli", bundle, "--port", "0", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        yield process.stdout.readline().split()[2]
+        yield process.stdout.readline().split()[2], process.pid
         process.terminate()
 
 
@@ -41,18 +44,25 @@ def use(url, client, requests, tokens):
             assert json.load(answer)["usage"]["completion_tokens"] == tokens
 
 
-def tokens_per_second(url, clients, requests, tokens):
-    """Let clients work at the same time; return what they get together."""
+def processor_seconds(pid):
+    """Return the processor time of a process so far, user and system."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measured(url, pid, clients, requests, tokens):
+    """Let clients work at the same time; return tokens per second of the clock, the processor."""
     threads = [
         threading.Thread(target=use, args=(url, client, requests, tokens))
         for client in range(clients)
     ]
-    began = time.perf_counter()
+    began, used = time.perf_counter(), processor_seconds(pid)
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return clients * requests * tokens / (time.perf_counter() - began)
+    made = clients * requests * tokens
+    return made / (time.perf_counter() - began), made / (processor_seconds(pid) - used)
 
 
 def main():
@@ -60,20 +70,25 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundle")
     parser.add_argument("--max-rows", default="8")
+    parser.add_argument("--threads", default="1")
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--requests", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
     chosen = parser.parse_args()
     rates = {clients: [] for clients in (1, 4, 8)}
-    with running(chosen.bundle, "--max-rows", chosen.max_rows) as url:
-        tokens_per_second(url, 1, 2, 16)  # warm
+    options = ("--max-rows", chosen.max_rows, "--threads", chosen.threads)
+    with running(chosen.bundle, *options) as (url, pid):
+        measured(url, pid, 1, 2, 16)  # warm
         for _ in range(chosen.rounds):  # interleaved, so that a busy machine is fair to all
             for clients, found in rates.items():
-                found.append(tokens_per_second(url, clients, chosen.requests, chosen.tokens))
-    alone = statistics.median(rates[1])
-    for clients, found in rates.items():
-        rate = statistics.median(found)
-        print(f"{clients} clients: {rate:6.0f} tokens/s, {rate / alone:.2f} times one client's")
+                found.append(measured(url, pid, clients, chosen.requests, chosen.tokens))
+    for which, name in enumerate(("clock", "processor")):
+        medians = {
+            clients: statistics.median(pair[which] for pair in found)
+            for clients, found in rates.items()
+        }
+        for clients, rate in medians.items():
+            print(f"{name}, {clients} clients: {rate:6.0f} tokens/s, {rate / medians[1]:.2f}x")
 
 
 if __name__ == "__main__":
