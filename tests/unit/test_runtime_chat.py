@@ -301,7 +301,7 @@ TEMPLATES = (
 
 
 @pytest.mark.parametrize("source", TEMPLATES)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     contents=st.lists(
         st.text("ab <>|é日😀\n'\"\\&", max_size=12).filter(lambda text: "<|end|>" not in text),

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.scripted import ScriptedGraph
 from support.tiny_bundle import TinyBundle, tokenizer_json, vocab_size
@@ -23,7 +23,6 @@ from wiola_runtime import (
 )
 
 EOS = 2
-SLOW = [HealthCheck.too_slow]
 PERSON = {
     "type": "object",
     "properties": {"né": {"enum": ["日本", "😀", "it is"]}, "age": {"type": "boolean"}},
@@ -118,7 +117,7 @@ def schemas():
     return st.one_of(leaves, objects, arrays)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=40)
 @given(schema=schemas(), choice=st.sampled_from(CHOICES))
 def test_a_reply_is_what_its_schema_allows(model, schema, choice):
     result = model.generate("It is", json_schema=schema, max_new_tokens=500, **choice)
@@ -142,7 +141,7 @@ EXPRESSIONS = (
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=30)
 @given(expression=st.sampled_from(EXPRESSIONS), choice=st.sampled_from(CHOICES))
 def test_a_reply_is_what_its_expression_matches(model, expression, choice):
     result = model.generate("It is", regex=expression, max_new_tokens=100, **choice)
@@ -151,7 +150,7 @@ def test_a_reply_is_what_its_expression_matches(model, expression, choice):
     assert result.finish_reason in ("stop", "eos")
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=15)
 @given(schema=schemas(), temperature=st.sampled_from([0.0, 1.0]), drafts=st.integers(1, 8))
 def test_guesses_and_batches_give_the_same_replies(model, schema, temperature, drafts):
     seed = {"seed": 5} if temperature else {}

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.scripted import ScriptedGraph
 from support.tiny_bundle import TinyBundle, tokenizer_json, vocab_size
@@ -89,7 +89,6 @@ def test_stop_strings_end_the_reply(stop, text, reason):
     assert (result.text, result.finish_reason) == (text, reason)
 
 
-@settings(deadline=None)
 @given(
     script=st.text("abE ND", min_size=1, max_size=30),
     stops=st.lists(st.text("abEND ", min_size=1, max_size=4), min_size=1, max_size=3),

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -109,7 +109,6 @@ DRAWN = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(LOGITS, ANY, DRAWN, st.data())
 def test_whatever_is_chosen_one_possible_token_is_picked(logits, choice, drawn, data):
     """No NaN, no warning, and nothing that a grammar excludes, however likely it is."""
@@ -132,7 +131,6 @@ def test_greedy_takes_the_first_of_the_highest(logits):
     assert sampler(GenerationConfig(), vocab_size=logits.size)(logits) == int(np.argmax(logits))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(LOGITS, st.floats(0.1, 5), st.integers(1, 70), st.floats(1e-6, 1), st.floats(0, 1))
 def test_what_is_kept_keeps_its_proportions(logits, temperature, top_k, top_p, min_p):
     config = GenerationConfig(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
