@@ -78,9 +78,10 @@ class Job:
 
     def end(self, failure: Refusal | None = None) -> None:
         """Tell the end, good or bad."""
-        if failure is not None or self.member is None:
+        if failure is not None:
             self._listen(News(failure=failure))
             return
+        assert self.member is not None, "it has begun"
         result = self.member.result()
         told = self._logprobs(result.logprobs or ())
         self._listen(News(text=self._text(self.member), logprobs=told, result=result))

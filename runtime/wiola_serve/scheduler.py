@@ -80,8 +80,8 @@ class Scheduler:
         with self._change:
             if not self.is_running:
                 raise Refusal(STOPPING, status=UNAVAILABLE, code="stopping")
-            free = self._limits.rows - self.active_rows if not self._waiting else 0
-            if len(self._waiting) + len(jobs) > self._limits.queue + max(free, 0):
+            there = self.active_rows + len(self._waiting)
+            if there + len(jobs) > self._limits.rows + self._limits.queue:
                 raise Refusal(
                     f"{len(self._waiting)} prompts wait already, at most {self._limits.queue} may; "
                     "send the request again later",
@@ -119,7 +119,7 @@ class Scheduler:
         """Wait for work, let rows leave and join; return whether there is any to do."""
         with self._change:
             self._change.wait_for(lambda: self._ends_with or self._active or len(self._waiting))
-            gone = [job for job in self._gone if job in self._active]
+            gone = [job for job in self._active if job in self._gone]
             self._gone = []
             room = self._limits.rows - len(self._active) + len(gone)
             joining = [self._waiting.pop() for _ in range(min(room, len(self._waiting)))]
@@ -183,4 +183,5 @@ class Scheduler:
             self._active = []
         self._batch.drop(self._batch.members)
         for job in jobs:
+            self._metrics.answers.labels("failure").inc()
             job.end(self._ends_with)

@@ -198,6 +198,7 @@ def test_who_is_cancelled_leaves_within_a_token_and_the_queue_at_once(models, ca
         scheduler.cancel([endless[3].job])
         assert scheduler.queue_length == 1
         scheduler.cancel([endless[0].job])
+        scheduler.cancel([endless[0].job])  # which changes nothing
         until(lambda: scheduler.queue_length == 0)
         assert scheduler.active_rows == 2
         until(lambda: len(endless[2].job.reply.token_ids) > 1)
