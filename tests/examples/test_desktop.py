@@ -151,7 +151,7 @@ def test_replies_come_in_pieces_while_the_window_lives(chat, monkeypatch):
     for gate, so_far in zip(gates, ("a", "ab", "abc"), strict=True):
         assert chat.state is State.WRITING
         gate.set()
-        wait_for(lambda so_far=so_far: page(chat).endswith(so_far))
+        wait_for(lambda so_far=so_far: f"tiny\n{so_far}" in page(chat))
     wait_for(lambda: chat.state is State.READY)
 
 
@@ -386,6 +386,26 @@ def test_closing_while_it_writes_ends_cleanly(chat):
 
     assert chat._thread.isFinished()
     assert chat._cancel.is_cancelled
+
+
+def test_closing_while_it_loads_waits_for_the_bundle(make, folders, monkeypatch):
+    gate, load = threading.Event(), wr.load
+
+    def slow(*args, **choices):
+        assert gate.wait(60)
+        return load(*args, **choices)
+
+    monkeypatch.setattr(wr, "load", slow)
+    window = make()
+    window.open_bundle(folders["chat"])
+    threading.Timer(0.2, gate.set).start()
+
+    assert window.close()
+
+    assert gate.is_set()
+    assert window._thread.isFinished()
+    QTest.qWait(10)  # what the worker said last changes nothing
+    assert not window.isVisible()
 
 
 @pytest.mark.parametrize(
