@@ -133,7 +133,8 @@ def _create(
         )
     except errors as error:
         reason = str(error).strip().splitlines()[0]
-        option = next((key for key in given if key in reason), None)
+        told = reason.lower().replace("_", " ")  # as in "Invalid device ID"
+        option = next((key for key in given if key.lower().replace("_", " ") in told), None)
         if option is not None:
             raise DeviceError(f"provider option {option}={given[option]}: {reason}") from error
         raise BundleError(f"onnxruntime {ort.__version__} refuses {path}: {reason}") from error

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.tiny_bundle import TinyBundle, vocab_size
 
-from wiola_runtime import load
+from wiola_runtime import DeviceError, load
 from wiola_runtime.row import Row
 
 IDS = np.random.default_rng(0).integers(0, vocab_size(), 300)
@@ -59,3 +59,19 @@ def test_all_positions_give_the_oracles_logits(opened):
     model, expected = opened
 
     np.testing.assert_allclose(model.logits(IDS), expected, atol=5e-2)
+
+
+@pytest.mark.parametrize("options", [{"devise_id": 0}, {"device_id": 99}])
+def test_options_that_the_provider_refuses_are_named(tmp_path, options):
+    folder = TinyBundle(cache_dtype="float16", target="cuda").write(tmp_path / "b")
+
+    with pytest.raises(DeviceError, match=rf"^provider option {next(iter(options))}="):
+        load(folder, device="cuda", provider_options=options)
+
+
+def test_options_that_the_provider_takes_are_those_it_has(tmp_path):
+    folder = TinyBundle(cache_dtype="float16", target="cuda").write(tmp_path / "b")
+    options = {"device_id": 0, "gpu_mem_limit": 2**30, "use_tf32": False}
+
+    with load(folder, device="cuda", provider_options=options) as model:
+        assert model.generate("It", max_new_tokens=2).device == "cuda"

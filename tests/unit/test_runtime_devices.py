@@ -267,6 +267,14 @@ def test_an_option_that_the_provider_refuses_is_named(kind):
         open_fake(module, use_tf32=True)
 
 
+def test_a_gpu_that_is_not_there_is_named():
+    refusal = RuntimeError("Invalid device ID: 9, must be between 0 (inclusive) and 1 (exclusive).")
+    module, _ = fake_onnxruntime(refusal=refusal)
+
+    with pytest.raises(DeviceError, match=r"^provider option device_id=9: Invalid device ID: 9, "):
+        open_fake(module, device_id=9)
+
+
 @pytest.mark.parametrize(
     ("found", "message"),
     [
