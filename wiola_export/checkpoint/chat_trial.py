@@ -35,7 +35,8 @@ def chat_doubt(template: str, tokenizer_path: Path, tokens: TokenSpec) -> str | 
     except subprocess.TimeoutExpired:
         return f"it takes more than {SECONDS} s"
     if done.returncode != 0:
-        return f"trying it ended with exit code {done.returncode}"
+        last = done.stderr.strip().rpartition("\n")[2]
+        return f"trying it ended with exit code {done.returncode} ({last or 'no message'})"
     return done.stdout.strip() or None
 
 
