@@ -44,9 +44,7 @@ class Vocabulary:
                 "json_schema and regex need llguidance; run: pip install 'wiola-runtime[grammar]'"
             ) from error
         try:
-            self.native = llguidance.LLTokenizer(
-                tokenizer.to_json(), n_vocab=max(size, tokenizer.size)
-            )
+            self.native = llguidance.LLTokenizer(tokenizer.to_json(), n_vocab=size)
         except ValueError as error:
             raise GenerationError(
                 f"this bundle's tokenizer does not go with json_schema and regex ({error})"

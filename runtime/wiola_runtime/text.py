@@ -83,11 +83,6 @@ class Tokenizer:
         except TypeError as error:
             raise GenerationError(NOT_UNICODE) from error
 
-    @property
-    def size(self) -> int:
-        """How many tokens have a text."""
-        return int(self._native.get_vocab_size())
-
     def to_json(self) -> str:
         """Return the text of a `tokenizer.json`."""
         return str(self._native.to_str())
