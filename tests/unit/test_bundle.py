@@ -136,7 +136,7 @@ def test_a_trial_that_dies_is_a_doubt(tmp_path):
 
     found = chat_trial.chat_doubt("{{ messages }}", tmp_path / "absent.json", tokens)
 
-    assert found.startswith("trying it ended with exit code 1 (FileNotFoundError: ")
+    assert found.startswith("trying it ended with exit code 1 (wiola_runtime.errors.Bundle")
 
 
 def test_the_trial_says_what_its_own_process_finds(monkeypatch, capsys):
