@@ -98,6 +98,8 @@ def read_body(content: bytes) -> dict[str, Any]:
     """
     try:
         found = json.loads(content)
+        # Python reads more than JSON is: NaN, and halves of characters, which no UTF-8 can hold.
+        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
         raise Refusal(f"the body is no JSON ({error}); send a JSON object") from error
     if not isinstance(found, dict):

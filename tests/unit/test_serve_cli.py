@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,11 +12,13 @@ import threading
 import urllib.error
 import urllib.request
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from support.tiny_bundle import TinyBundle
 
 from wiola_serve.cli import main
+from wiola_serve.metrics import Metrics
 from wiola_serve.server import is_loopback, listening, url_of
 
 COMMAND = [sys.executable, "-m", "wiola_serve.cli"]
@@ -265,6 +268,20 @@ def test_help_and_version(capsys):
             main([option])
         assert ended.value.code == 0
     assert "default: 127.0.0.1, this machine" in capsys.readouterr().out
+
+
+def test_the_document_forgets_no_option_and_no_metric(capsys):
+    document = (Path(__file__).parents[2] / "docs/server.md").read_text(encoding="utf-8")
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help", "--version"}
+    metrics = set(re.findall(r"^# TYPE (\w+)", Metrics().page().decode(), flags=re.MULTILINE))
+
+    assert len(options) == 15
+    assert {option for option in options if f"`{option}`" not in document} == set()
+    assert {name for name in metrics if f"`{name}`" not in document} == {
+        name for name in metrics if name.endswith("_created")
+    }
 
 
 @pytest.mark.parametrize(

@@ -201,6 +201,8 @@ def test_what_a_chat_is_refused_for(sent, message):
         (b"[1]", "the body is a JSON list; send a JSON object"),
         (b"\xff", "the body is no JSON"),
         (b"[" * 100_000, "the body is no JSON"),
+        (b'{"temperature": NaN}', "the body is no JSON"),
+        (b'{"prompt": "\\ud800"}', "the body is no JSON"),
     ],
 )
 def test_a_body_is_a_json_object(content, message):
@@ -228,9 +230,9 @@ def test_no_body_breaks_the_reader(body):
     """It is read, or refused in words."""
     content = json.dumps({"messages": HELLO, "prompt": "a"} | body).encode()
     for read in (wire.read_completion, wire.read_chat):
-        fields = wire.read_body(content)
-        fields.pop("messages" if read is wire.read_completion else "prompt", None)
         with contextlib.suppress(Refusal, GenerationError):
+            fields = wire.read_body(content)
+            fields.pop("messages" if read is wire.read_completion else "prompt", None)
             GenerationConfig().changed(read(fields, "tiny").options.changes)
 
 
