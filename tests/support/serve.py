@@ -18,14 +18,21 @@ CHAT = ChatSpec(
 
 
 @contextlib.contextmanager
-def serving(model, *, access=None, **limits):
+def serving(model, **options):
     """Serve a model at a free port; yield where."""
+    with started(model, **options) as (_, url):
+        yield url
+
+
+@contextlib.contextmanager
+def started(model, *, access=None, **limits):
+    """Serve a model at a free port; yield the server and where it is."""
     sock = server.listening("127.0.0.1", 0)
     one = server.Server(model, Limits(**limits), access or Access())
     thread = threading.Thread(target=one.run_on, args=(sock,))
     thread.start()
     try:
-        yield server.url_of(sock)
+        yield one, server.url_of(sock)
     finally:
         one.should_exit = True
         thread.join(PATIENCE_SECONDS)

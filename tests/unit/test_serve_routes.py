@@ -3,12 +3,13 @@
 import contextlib
 import functools
 import json
+import signal
 import socket
 import time
 
 import httpx
 import pytest
-from support.serve import serving, slowed, until
+from support.serve import serving, slowed, started, until
 from support.tiny_bundle import TinyBundle
 
 from wiola_runtime import load
@@ -317,3 +318,15 @@ def test_answers_that_take_longer_get_an_error(model):
     assert "the server is stopping" in json.loads(last.removeprefix("data: "))["error"]["message"]
     assert time.monotonic() - began < 4
     streaming.__exit__(None, None, None)
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_second_signal_does_not_wait_for_them(model):
+    with started(model, grace_seconds=3600) as (server, url):
+        with stream("POST", f"{url}/v1/completions", json={**ENDLESS, "stream": True}) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            server.handle_exit(signal.SIGINT, None)
+            server.handle_exit(signal.SIGTERM, None)
+            last = [line for line in lines if line][-1]
+    assert "the server is stopping" in json.loads(last.removeprefix("data: "))["error"]["message"]
