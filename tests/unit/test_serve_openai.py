@@ -247,14 +247,14 @@ def test_a_key_is_wanted_where_one_is_set(model):
 def test_a_full_queue_and_a_late_answer_are_errors_of_the_client(model, monkeypatch):
     graph = model.engine.graph
     monkeypatch.setattr(graph, "run", slowed(graph, 0.02), raising=True)
-    with serving(model, rows=1, queue=2, seconds=1) as url:
+    with serving(model, rows=1, queue=2, seconds=3) as url:
         with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-            with pytest.raises(openai.InternalServerError, match="not there after 1 seconds"):
+            with pytest.raises(openai.InternalServerError, match="not there after 3 seconds"):
                 client.completions.create(model="tiny", prompt="It", max_tokens=500)
             with pytest.raises(openai.RateLimitError, match="at most 2 may"):
                 stream = client.completions.create(
                     model="tiny", prompt=["a", "b"], max_tokens=500, stream=True
                 )
                 client.completions.create(model="tiny", prompt=["a", "b"])
-            with pytest.raises(openai.APIError, match="not there after 1 seconds"):
+            with pytest.raises(openai.APIError, match="not there after 3 seconds"):
                 list(stream)

@@ -193,10 +193,10 @@ def test_scripts_of_other_pages_are_let_in_by_name_only(model, url):
 
 @pytest.mark.usefixtures("slow")
 def test_an_answer_that_takes_too_long_is_an_error(model):
-    with serving(model, seconds=1) as url:
+    with serving(model, seconds=2) as url:
         late = ask(url, ENDLESS)
         assert error_of(late) == (
-            504, "server_error", "the answer was not there after 1 seconds; ask for fewer tokens",
+            504, "server_error", "the answer was not there after 2 seconds; ask for fewer tokens",
         )  # fmt: skip
         assert late.headers["x-should-retry"] == "false"
         streamed = ask(url, {**ENDLESS, "stream": True})
@@ -251,7 +251,7 @@ def test_a_client_that_does_not_read_is_left_alone_in_the_end(model, monkeypatch
     """Its answer waits in memory, no longer than the time limit; the others go on."""
     monkeypatch.setattr("wiola_serve.stream.LAST_WORDS_SECONDS", 0.2)
     monkeypatch.setattr(app_module, "event", lambda _: b"data: " + b"x" * 1_000_000 + b"\n\n")
-    with serving(model, seconds=1) as url:
+    with serving(model, seconds=3) as url:
         host, port = url.removeprefix("http://").split(":")
         body = json.dumps({**ENDLESS, "stream": True}).encode()
         with socket.create_connection((host, int(port))) as sock:
@@ -316,7 +316,7 @@ def test_answers_that_take_longer_get_an_error(model):
         next(lines)
     last = [line for line in lines if line][-1]
     assert "the server is stopping" in json.loads(last.removeprefix("data: "))["error"]["message"]
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 20
     streaming.__exit__(None, None, None)
 
 
