@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 from wiola_runtime import GenerationError, WiolaRuntimeError, load
-from wiola_runtime.cli import DONE, INTERRUPTED, RANDOM_WEIGHTS, USER_CAN_FIX_IT
+from wiola_runtime.cli import DONE, RANDOM_WEIGHTS, USER_CAN_FIX_IT
 from wiola_serve.limits import Limits
 
 EXTRA = ("prometheus_client", "starlette", "uvicorn")
@@ -43,8 +43,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return USER_CAN_FIX_IT
-    except KeyboardInterrupt:  # while the bundle was loaded
-        return INTERRUPTED
     return DONE
 
 
@@ -128,7 +126,3 @@ def _key(arguments: argparse.Namespace) -> str | None:
     if key is not None and not key.strip():
         raise GenerationError(f"the API key is empty; give one, or unset {KEY_VARIABLE}")
     return key
-
-
-if __name__ == "__main__":  # pragma: no cover - run as a module, in a process of its own
-    sys.exit(main())

@@ -24,7 +24,7 @@ PROMPT = "It is a truth universally acknowledged, that a single man in possessio
 @contextlib.contextmanager
 def running(bundle, *options):
     """Start the server at a free port; yield its address."""
-    command = [sys.executable, "-m", "wiola_serve.cli", bundle, "--port", "0", *options]
+    command = [sys.executable, "-m", "wiola_serve", bundle, "--port", "0", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         yield process.stdout.readline().split()[2], process.pid
         process.terminate()

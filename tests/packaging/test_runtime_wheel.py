@@ -49,4 +49,4 @@ def test_the_metadata_names_what_the_runtime_needs(wheel):
     assert {r.partition(">")[0] for r in plain} == {"numpy", "tokenizers"}
     assert set(metadata.get_all("Provides-Extra")) == {"chat", "cpu", "cuda", "grammar", "server"}
     assert "wiola-run = wiola_run:main" in scripts
-    assert "wiola-serve = wiola_serve.cli:main" in scripts
+    assert "wiola-serve = wiola_serve.__main__:main" in scripts

@@ -17,11 +17,12 @@ from pathlib import Path
 import pytest
 from support.tiny_bundle import TinyBundle
 
+from wiola_serve.__main__ import main as command
 from wiola_serve.cli import main
 from wiola_serve.metrics import Metrics
 from wiola_serve.server import is_loopback, listening, url_of
 
-COMMAND = [sys.executable, "-m", "wiola_serve.cli"]
+COMMAND = [sys.executable, "-m", "wiola_serve"]
 PATIENCE_SECONDS = 60
 ENDLESS = {"prompt": "It is", "max_tokens": 590, "ignore_eos": True, "stream": True}
 
@@ -250,8 +251,22 @@ def test_an_interrupt_while_it_loads(monkeypatch, bundle):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("wiola_serve.cli.load", interrupted)
+    monkeypatch.setattr(sys, "argv", ["wiola-serve", str(bundle), "--port", "0"])
 
-    assert main([str(bundle), "--port", "0"]) == 130
+    assert command() == 130
+
+
+def test_an_interrupt_while_it_is_imported(monkeypatch):
+    class Interrupting:
+        def find_spec(self, name, *_):
+            if name == "wiola_serve.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.delattr("wiola_serve.cli")
+    monkeypatch.delitem(sys.modules, "wiola_serve.cli")
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+
+    assert command() == 130
 
 
 def test_the_command_line_is_light():
