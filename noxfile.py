@@ -14,7 +14,7 @@ PRODUCT = ("./runtime[cpu]", ".[trace]")
 SHOWN = ("pyinstaller", "pyside6-essentials")  # what the examples need
 TESTING = ("pytest", "pytest-xdist", "hypothesis", "safetensors", "distributed", "openai", *SHOWN)
 # Files of tests side by side, a process for each core; tests of one file share what they made.
-SIDE_BY_SIDE = ("-n", "auto", "--dist", "loadfile")
+SIDE_BY_SIDE = ("-n", "auto", "--dist", "loadfile", "--durations", "30")
 EDITABLE = ("-e", "./runtime[cpu,grammar,server]", "-e", ".[trace]")
 DEMO = "build/wiola-demo-int8"
 EXPORT_DEMO = ("wiola-export", "--variant", "demo", "--int8", "--out", DEMO, "--force")
