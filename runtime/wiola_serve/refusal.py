@@ -1,7 +1,6 @@
 """Everything the server refuses, with the status and the error object of the protocol."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from wiola_runtime import CapacityError, WiolaRuntimeError
@@ -9,7 +8,6 @@ from wiola_runtime import CapacityError, WiolaRuntimeError
 BAD_REQUEST, UNAUTHORIZED, NOT_FOUND = 400, 401, 404
 REQUEST_TIMEOUT, TOO_LARGE, NO_JSON, MISDIRECTED = 408, 413, 415, 421
 TOO_MANY, CLIENT_LEFT, FAILED, UNAVAILABLE, TOO_SLOW = 429, 499, 500, 503, 504
-NO_NAMES: Mapping[str, str] = MappingProxyType({})
 OURS = 500  # from here on the fault is the server's
 
 
@@ -52,7 +50,7 @@ class Refusal(WiolaRuntimeError):  # noqa: N818  the answer to a request, no acc
         return {"error": fields}
 
 
-def refusal_of(error: WiolaRuntimeError, names: Mapping[str, str] = NO_NAMES) -> Refusal:
+def refusal_of(error: WiolaRuntimeError, names: Mapping[str, str]) -> Refusal:
     """Return what the client is told where the runtime refuses.
 
     Args:

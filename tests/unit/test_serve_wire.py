@@ -240,8 +240,8 @@ def test_the_runtimes_refusals_name_the_fields_of_the_protocol():
 
     assert str(refused) == "max_tokens is -1; expected an integer >= 0"
     assert refused.param == "max_tokens"
-    assert refusal_of(refused) is refused
-    assert str(refusal_of(GenerationError("all is lost"))) == "all is lost"
+    assert refusal_of(refused, {}) is refused
+    assert str(refusal_of(GenerationError("all is lost"), {})) == "all is lost"
 
 
 @pytest.mark.parametrize(
