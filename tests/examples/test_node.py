@@ -166,8 +166,9 @@ def test_arguments_that_say_nothing_show_how(tmp_path):
     assert done.stderr.startswith("usage: node generate.mjs BUNDLE ")
 
 
-def test_the_demo_gives_its_golden_tokens(demo_int8):
-    languages.program("node", needs="node")
+def test_the_demo_gives_its_golden_tokens(request):
+    languages.program("node", needs="node")  # skips before it exports
+    demo_int8 = request.getfixturevalue("demo_int8")
 
     done = languages.node("generate.mjs", demo_int8, "--self-test")
 
