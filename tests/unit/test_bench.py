@@ -11,7 +11,6 @@ from support.progress import Recording
 from support.tiny_bundle import TinyBundle
 
 from wiola_export import bench
-from wiola_export.bench import bundle_worker
 from wiola_export.bench.bandwidth import read_bandwidth
 from wiola_export.bench.contest import Contestant, Measured, run_bench, run_once
 from wiola_export.bench.contestants import contestants, read_peer, workload_for
@@ -19,6 +18,7 @@ from wiola_export.bench.pages import huge_pages
 from wiola_export.bench.workload import Figures, Workload
 from wiola_export.cli import app, main
 from wiola_export.errors import EvaluationError, OptionError
+from wiola_export.evaluate import speed_worker
 from wiola_runtime.manifest import Manifest, QuantizedTensor
 
 FIGURES = {
@@ -93,21 +93,21 @@ def test_contestants_take_turns_and_medians_are_shown(bundle, peer):
 
 
 def test_the_bundle_worker_prints_figures_alone(bundle, capsys):
-    assert bundle_worker.main(str(bundle), json.dumps(vars_of(WORK))) == 0
+    assert speed_worker.main(str(bundle), json.dumps(vars_of(WORK))) == 0
     figures = Figures(**json.loads(capsys.readouterr().out))
 
     assert figures.decode_tokens_per_second > 0
-    assert figures.weight_bytes == bundle_worker.weight_bytes(Manifest.read(bundle))
+    assert figures.weight_bytes == speed_worker.weight_bytes(Manifest.read(bundle))
 
 
 def test_without_a_depth_nothing_deep_is_timed(bundle):
-    shallow = bundle_worker.measure(str(bundle), vars_of(WORK) | {"depth_tokens": 0})
+    shallow = speed_worker.take_turn(str(bundle), vars_of(WORK) | {"depth_tokens": 0})
 
     assert shallow["deep_tokens_per_second"] is None
 
 
 def test_the_bundle_worker_says_why_there_are_no_figures(tmp_path, capsys):
-    assert bundle_worker.main(str(tmp_path), json.dumps(vars_of(WORK))) == 2
+    assert speed_worker.main(str(tmp_path), json.dumps(vars_of(WORK))) == 2
     assert capsys.readouterr().err.startswith(f"{tmp_path}/manifest.json not found")
 
 
@@ -129,7 +129,7 @@ def test_a_table_for_lookups_alone_is_not_read_in_a_step(bundle):
             for name, size_bytes in sizes.items()
         )
         spec = dataclasses.replace(manifest.quantization, tensors=tensors)
-        return bundle_worker.weight_bytes(dataclasses.replace(manifest, quantization=spec))
+        return speed_worker.weight_bytes(dataclasses.replace(manifest, quantization=spec))
 
     assert read(matrix=10, **{"e_(embedding)": 5, "h_(head)": 7}) == 17
     assert read(matrix=10, **{"e_(embedding)": 5, "e_(head)": 0}) == 15

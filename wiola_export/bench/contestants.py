@@ -5,10 +5,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from wiola_export.bench import bundle_worker
 from wiola_export.bench.contest import Contestant
 from wiola_export.bench.workload import Workload
 from wiola_export.errors import OptionError
+from wiola_export.evaluate import speed_worker
 from wiola_runtime.manifest import Manifest
 
 
@@ -62,7 +62,7 @@ def bundle_contestant(bundle: Path) -> Contestant:
         BundleError: The folder is no bundle.
     """
     Manifest.read(bundle)
-    command = (sys.executable, "-P", str(bundle_worker.__file__), str(bundle))
+    command = (sys.executable, "-P", str(speed_worker.__file__), str(bundle))
     return Contestant(name=bundle.resolve().name, command=command)
 
 

@@ -1,18 +1,25 @@
 """Time a bundle; run as a script in a process of its own, so that its memory is the runtime's.
 
-The one argument is a `Request` as JSON; JSON is what it prints.
+The arguments are a `Request` as JSON, or a bundle's folder and a `Workload` of a bench as JSON;
+JSON is what it prints.
 """
 
 import dataclasses
 import json
 import sys
+import time
+from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
 import wiola_runtime as wr
 from wiola_runtime.devices import Device, default_threads
+from wiola_runtime.manifest import Manifest
+from wiola_runtime.verify import verify_files
 
 REPEATS = 3
 PREFILL_TOKENS = 256
@@ -53,6 +60,49 @@ def measure(request: Request) -> dict[str, object]:
     }
 
 
+def take_turn(bundle: str, workload: Mapping[str, Any]) -> dict[str, object]:
+    """Do the workload of a bench once; each reply but the very first is warmed up by another.
+
+    Raises:
+        WiolaRuntimeError: The bundle cannot be run here.
+    """
+    model = wr.load(bundle, threads=workload["threads"], verify=False)
+    prompt, long = workload["prompt_tokens"], workload["prefill_tokens"]
+    depth, deep_tokens = workload["depth_tokens"], 1 + workload["deep_reply_tokens"]
+    _reply(model, prompt_tokens=prompt, new_tokens=1)
+    ready_at = time.time()
+    first = _reply(model, prompt_tokens=prompt, new_tokens=1)
+    short = _reply(model, prompt_tokens=prompt, new_tokens=1 + workload["reply_tokens"])
+    memory = peak_memory_bytes()
+    _reply(model, prompt_tokens=long, new_tokens=1)
+    prefill = _reply(model, prompt_tokens=long, new_tokens=1)
+    deep = _reply(model, prompt_tokens=depth, new_tokens=deep_tokens) if depth else None
+    return {
+        "load_seconds": model.load_seconds,
+        "verify_seconds": _seconds_to_verify(Path(bundle), model.manifest),
+        "first_token_seconds": first.first_token_seconds,
+        "decode_tokens_per_second": short.decode_tokens_per_second,
+        "deep_tokens_per_second": deep and deep.decode_tokens_per_second,
+        "prefill_tokens_per_second": prefill.prefill_tokens_per_second,
+        "ready_at": ready_at,
+        "memory_bytes": memory,
+        "weight_bytes": weight_bytes(model.manifest),
+        "versions": {
+            name: metadata.version(name) for name in ("wiola-runtime", "onnxruntime", "numpy")
+        },
+    }
+
+
+def weight_bytes(manifest: Manifest) -> int:
+    """Return the bytes of matrices that one step reads: all but a table for lookups alone."""
+    tensors = manifest.quantization.tensors
+    tables = [tensor for tensor in tensors if tensor.name.endswith("(embedding)")]
+    heads = [tensor for tensor in tensors if tensor.name.endswith("(head)")]
+    tied = any(head.size_bytes == 0 for head in heads)
+    unread = 0 if tied else sum(table.size_bytes for table in tables)
+    return sum(tensor.size_bytes for tensor in tensors) - unread
+
+
 def peak_memory_bytes() -> int | None:
     """Return the most memory that this process has held; None where the system doesn't say.
 
@@ -89,10 +139,18 @@ def _reply(model: wr.Model, *, prompt_tokens: int, new_tokens: int) -> wr.Timing
     return model.generate(prompt, config).timings
 
 
-def main(argument: str) -> int:
+def _seconds_to_verify(folder: Path, manifest: Manifest) -> float:
+    began = time.perf_counter()
+    verify_files(folder, manifest)
+    return time.perf_counter() - began
+
+
+def main(*arguments: str) -> int:
     """Print the figures, or the reason why there are none, and return the exit code."""
+    *bundle, request = arguments
+    chosen = json.loads(request)
     try:
-        figures = measure(Request(**json.loads(argument)))
+        figures = take_turn(bundle[0], chosen) if bundle else measure(Request(**chosen))
     except wr.WiolaRuntimeError as error:
         print(error, file=sys.stderr)  # noqa: T201 - the parent reads it
         return 2
@@ -101,4 +159,4 @@ def main(argument: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))
