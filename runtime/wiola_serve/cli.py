@@ -4,11 +4,15 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib import metadata
-from pathlib import Path
 
-from wiola_runtime import GenerationError, WiolaRuntimeError, load
-from wiola_runtime.cli import DONE, RANDOM_WEIGHTS, USER_CAN_FIX_IT
+from wiola_run.opening import (
+    DONE,
+    USER_CAN_FIX_IT,
+    add_opening,
+    open_model,
+    tell_of_random_weights,
+)
+from wiola_runtime import GenerationError, WiolaRuntimeError
 from wiola_serve.limits import Limits
 
 EXTRA = ("prometheus_client", "starlette", "uvicorn")
@@ -48,7 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="wiola-serve", description=__doc__)
-    parser.add_argument("bundle", type=Path, help="folder that wiola-export wrote")
     parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s, this machine")
     parser.add_argument(
         "--port", type=int, default=8000, help="default: %(default)s; 0: a free one"
@@ -66,18 +69,8 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(
             option, dest=field, type=kind, metavar=metavar, default=default, help=shown
         )
-    parser.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu")
-    parser.add_argument("--threads", type=int, metavar="N", help="default: physical cores")
-    parser.add_argument("--no-verify", action="store_true", help="skip the SHA-256 of the files")
-    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
+    add_opening(parser)
     return parser
-
-
-def _version() -> str:
-    try:
-        return metadata.version("wiola-runtime")
-    except metadata.PackageNotFoundError:
-        return "(run from its sources)"
 
 
 def _serve(arguments: argparse.Namespace) -> None:
@@ -89,15 +82,9 @@ def _serve(arguments: argparse.Namespace) -> None:
     access = Access(key=key, is_local=local, origins=tuple(arguments.allow_origin))
     with (
         server.listening(arguments.host, arguments.port) as sock,
-        load(
-            arguments.bundle,
-            device=arguments.device,
-            threads=arguments.threads,
-            verify=not arguments.no_verify,
-        ) as model,
+        open_model(arguments) as model,
     ):
-        if model.manifest.weights == "random":
-            print(RANDOM_WEIGHTS, file=sys.stderr)
+        tell_of_random_weights(model)
         if not local and key is None:
             print(
                 f"wiola-serve: warning: who reaches {arguments.host} may use this server; set "

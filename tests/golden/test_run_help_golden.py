@@ -2,7 +2,7 @@
 
 import pytest
 
-from wiola_runtime.cli import main
+from wiola_run.cli import main
 
 
 def test_run_help(golden, capsys, monkeypatch):

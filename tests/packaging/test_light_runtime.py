@@ -6,7 +6,7 @@ import sys
 IMPORT = """
 import sys
 before = set(sys.modules)
-import wiola_runtime, wiola_runtime.cli
+import wiola_run.cli
 roots = {name.partition('.')[0] for name in set(sys.modules) - before}
 print(' '.join(sorted(roots - sys.stdlib_module_names)))
 """
@@ -27,7 +27,7 @@ def test_an_import_pulls_in_only_the_allowed_packages():
         [sys.executable, "-c", IMPORT], check=True, capture_output=True, text=True
     )
 
-    assert set(done.stdout.split()) == {"numpy", "tokenizers", "wiola_runtime"}
+    assert set(done.stdout.split()) == {"numpy", "tokenizers", "wiola_run", "wiola_runtime"}
     assert done.stderr == ""
 
 

@@ -32,10 +32,10 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
 
-    packages = ("wiola_runtime", "wiola_serve")
+    packages = ("wiola_run", "wiola_runtime", "wiola_serve")
     sources = {f"{name}/{p.name}" for name in packages for p in (RUNTIME / name).glob("*.py")}
-    extra = {"wiola_run.py", *(f"{name}/py.typed" for name in packages)}
-    assert {n for n in names if ".dist-info/" not in n} == sources | extra
+    marks = {f"{name}/py.typed" for name in packages}
+    assert {n for n in names if ".dist-info/" not in n} == sources | marks
 
 
 def test_the_metadata_names_what_the_runtime_needs(wheel):
@@ -48,5 +48,5 @@ def test_the_metadata_names_what_the_runtime_needs(wheel):
     plain = {r for r in metadata.get_all("Requires-Dist") if "extra" not in r}
     assert {r.partition(">")[0] for r in plain} == {"numpy", "tokenizers"}
     assert set(metadata.get_all("Provides-Extra")) == {"chat", "cpu", "cuda", "grammar", "server"}
-    assert "wiola-run = wiola_run:main" in scripts
+    assert "wiola-run = wiola_run.__main__:main" in scripts
     assert "wiola-serve = wiola_serve.__main__:main" in scripts

@@ -9,17 +9,23 @@ from wiola_export.families import FAMILIES
 
 ROOT = Path(__file__).parents[2]
 RUNTIME = ROOT / "runtime/wiola_runtime"
+COMMAND = ROOT / "runtime/wiola_run"
 SERVER = ROOT / "runtime/wiola_serve"
-PACKAGES = (ROOT / "wiola_export", RUNTIME, SERVER, ROOT / "calibration/wiola_calibration")
+PACKAGES = (
+    ROOT / "wiola_export",
+    RUNTIME,
+    COMMAND,
+    SERVER,
+    ROOT / "calibration/wiola_calibration",
+)
 FILES = sorted(path for folder in PACKAGES for path in folder.rglob("*.py"))
 EXAMPLES = sorted(
     path for path in ROOT.joinpath("examples").rglob("*.py") if "node_modules" not in path.parts
 )
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 40
-RUNTIME_LINES = 4558  # an evening's reading; nobody needs the chat or the batches to read the rest
-
-SERVER_LINES = 1810  # the protocol takes half of them
+RUNTIME_LINES = 4230  # an evening's reading; nobody needs the chat or the batches to read the rest
+SERVER_LINES = 1800  # the protocol takes half of them
 
 
 @pytest.mark.parametrize("path", [*FILES, *EXAMPLES], ids=lambda p: str(p.relative_to(ROOT)))

@@ -10,8 +10,8 @@ from importlib import metadata
 import pytest
 from support.tiny_bundle import TinyBundle
 
+from wiola_run.cli import main
 from wiola_runtime import Manifest, load
-from wiola_runtime.cli import main
 from wiola_runtime.manifest import SelfTest
 
 PROMPT = ["--prompt", "It is", "--max-new-tokens", "6"]
@@ -141,7 +141,7 @@ def test_a_reader_that_leaves_does_not_fail_here_either(folder, monkeypatch, tmp
         raise BrokenPipeError
 
     with (tmp_path / "out").open("w") as out:
-        monkeypatch.setattr("wiola_runtime.cli.load", left)
+        monkeypatch.setattr("wiola_run.opening.load", left)
         monkeypatch.setattr("sys.stdout", out)
 
         assert main([str(folder), *PROMPT]) == 0
@@ -162,7 +162,7 @@ def test_an_interrupt_is_quiet(folder, capsys, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("wiola_runtime.cli.load", interrupted)
+    monkeypatch.setattr("wiola_run.opening.load", interrupted)
 
     assert main([str(folder), *PROMPT]) == 130
     assert capsys.readouterr() == ("", "")
@@ -170,7 +170,7 @@ def test_an_interrupt_is_quiet(folder, capsys, monkeypatch):
 
 def test_a_reader_that_leaves_is_no_failure(folder):
     """As in `wiola-run BUNDLE --prompt TEXT | head -c 1`."""
-    start = "import sys; from wiola_runtime.cli import main; sys.exit(main())"
+    start = "import sys; from wiola_run.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", start, folder, "--prompt", "It is"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
@@ -252,8 +252,8 @@ class Interrupt:
             raise KeyboardInterrupt
 
 sys.meta_path.insert(0, Interrupt())
-import wiola_run
-sys.exit(wiola_run.main())
+from wiola_run.__main__ import main
+sys.exit(main())
 """
 
 
@@ -267,7 +267,7 @@ def test_an_interruption_while_it_starts_shows_no_traceback():
 
 def test_the_command_runs_what_the_module_runs(folder, reply):
     code = f"import sys; sys.argv = {['wiola-run', str(folder), *PROMPT]!r}\n"
-    code += "import wiola_run; sys.exit(wiola_run.main())"
+    code += "from wiola_run.__main__ import main; sys.exit(main())"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
 

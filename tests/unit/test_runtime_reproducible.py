@@ -130,7 +130,7 @@ NETWORK = """
 import sys
 seen = []
 sys.addaudithook(lambda event, _: seen.append(event) if event.startswith("socket.") else None)
-import wiola_runtime, wiola_runtime.cli
+import wiola_run.cli, wiola_runtime
 with wiola_runtime.load(sys.argv[1]) as model:
     model.generate("It is", max_new_tokens=4, regex="[ab]{9}")
     model.chat([{"role": "user", "content": "It is"}], max_new_tokens=2)
@@ -139,7 +139,6 @@ print(seen)
 
 
 def test_no_socket_is_opened(tmp_path):
-
     spec = ChatSpec(template="{{ messages[0].content }}", roles={}, turn_end=None)
     folder = TinyBundle(chat=spec).write(tmp_path / "b")
 

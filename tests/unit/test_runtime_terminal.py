@@ -9,8 +9,9 @@ import threading
 import pytest
 from support.tiny_bundle import TinyBundle
 
-from wiola_runtime import load, terminal
-from wiola_runtime.cli import main
+from wiola_run import terminal
+from wiola_run.cli import main
+from wiola_runtime import load
 from wiola_runtime.manifest import ChatSpec
 
 CHAT = ChatSpec(template=None, roles={"user": "<pad>", "assistant": "<eos>"}, turn_end="<|end|>")

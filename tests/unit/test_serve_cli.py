@@ -250,7 +250,7 @@ def test_an_interrupt_while_it_loads(monkeypatch, bundle):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("wiola_serve.cli.load", interrupted)
+    monkeypatch.setattr("wiola_serve.cli.open_model", interrupted)
     monkeypatch.setattr(sys, "argv", ["wiola-serve", str(bundle), "--port", "0"])
 
     assert command() == 130
@@ -292,7 +292,7 @@ def test_the_document_forgets_no_option_and_no_metric(capsys):
     options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help", "--version"}
     metrics = set(re.findall(r"^# TYPE (\w+)", Metrics().page().decode(), flags=re.MULTILINE))
 
-    assert len(options) == 15
+    assert len(options) == 16
     assert {option for option in options if f"`{option}`" not in document} == set()
     assert {name for name in metrics if f"`{name}`" not in document} == {
         name for name in metrics if name.endswith("_created")

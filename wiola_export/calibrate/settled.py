@@ -20,7 +20,7 @@ class Settled:
     Args:
         layer: With its weights.
         folder: Takes the products, one file for each group of windows.
-        in_memory_bytes: Memory for what one matrix gives; what is beyond goes to files.
+        in_memory_bytes: Memory for all products; what is beyond goes to files.
     """
 
     def __init__(self, layer: LoadedLayer, folder: Path, in_memory_bytes: int) -> None:
@@ -30,8 +30,9 @@ class Settled:
             for name, module in layer.layer.named_modules()
             if f"{name}.weight" in set(matrices(layer))
         }
+        each = in_memory_bytes // len(self._modules)
         self._products = {
-            name: TensorGroups(folder / f"products-{i}", in_memory_bytes)
+            name: TensorGroups(folder / f"products-{i}", each)
             for i, name in enumerate(self._modules)
         }
 

@@ -7,17 +7,23 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import cast
 
+from wiola_run.opening import (
+    DONE,
+    USER_CAN_FIX_IT,
+    add_opening,
+    open_model,
+    tell_of_random_weights,
+)
+from wiola_run.terminal import Terminal
 from wiola_runtime.config import GenerationChanges
 from wiola_runtime.errors import GenerationError, WiolaRuntimeError
-from wiola_runtime.model import Model, load
+from wiola_runtime.model import Model
 from wiola_runtime.reply import Piece, Result
-from wiola_runtime.terminal import Terminal
 
-DONE, USER_CAN_FIX_IT, INTERRUPTED = 0, 2, 130
+INTERRUPTED = 130
 # What is not given is as the bundle's generation_config says, or else as the runtime does.
 GENERATION = (
     ("--max-new-tokens", int, "N", "longest reply"),
@@ -34,11 +40,6 @@ GENERATION = (
     ("--json-schema", Path, "FILE", "the reply is JSON that this schema allows"),
     ("--regex", str, "TEXT", "the reply matches this expression"),
 )
-RANDOM_WEIGHTS = """\
-**********************************************************************
-*  THE WEIGHTS OF THIS BUNDLE ARE RANDOM: the text below is noise.   *
-*  It measures size and speed on this machine, nothing else.         *
-**********************************************************************"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,13 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A console that lacks a character of the reply shows a substitute and goes on.
         sys.stdout.reconfigure(errors="replace")
     try:
-        with load(
-            arguments.bundle,
-            device=arguments.device,
-            threads=arguments.threads,
-            verify=not arguments.no_verify,
-            provider_options=dict(arguments.provider_option),
-        ) as model:
+        with open_model(arguments) as model:
             _run(model, arguments)
     except WiolaRuntimeError as error:
         print(f"wiola-run: error: {error}", file=sys.stderr)
@@ -69,7 +64,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="wiola-run", description=__doc__)
-    parser.add_argument("bundle", type=Path, help="folder that wiola-export wrote")
     action = parser.add_mutually_exclusive_group()
     action.add_argument(
         "--prompt", metavar="TEXT", help="text to continue; - reads stdin; without it, a chat"
@@ -84,34 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--stop", action="append", metavar="TEXT", default=argparse.SUPPRESS, help="repeatable"
     )
-    parser.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu")
-    parser.add_argument(
-        "--provider-option",
-        type=_option,
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="for ONNX Runtime's CUDA provider, as device_id=1; repeatable",
-    )
-    parser.add_argument("--threads", type=int, metavar="N", help="default: physical cores")
-    parser.add_argument("--no-verify", action="store_true", help="skip the SHA-256 of the files")
+    add_opening(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
     return parser
-
-
-def _option(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not (key and equals):
-        raise argparse.ArgumentTypeError(f"{text!r} is no KEY=VALUE")
-    return key, value
-
-
-def _version() -> str:
-    try:
-        return metadata.version("wiola-runtime")
-    except metadata.PackageNotFoundError:
-        return "(run from its sources)"
 
 
 def _run(model: Model, arguments: argparse.Namespace) -> None:
@@ -123,8 +92,7 @@ def _run(model: Model, arguments: argparse.Namespace) -> None:
         if not arguments.json:
             print(f"self-test passed: logits differ by at most {report.max_abs_difference:.3g}")
         return
-    if model.manifest.weights == "random":
-        print(RANDOM_WEIGHTS, file=sys.stderr)
+    tell_of_random_weights(model)
     if arguments.prompt is None:
         if arguments.json:
             raise GenerationError("--json needs --prompt or --self-test; a chat has no result")
@@ -172,7 +140,3 @@ def _statistics(result: Result, load_seconds: float) -> str:
         f"{timings.decode_tokens_per_second:.1f} per second; "
         f"ended by {result.finish_reason}{seed}]"
     )
-
-
-if __name__ == "__main__":  # pragma: no cover - run as a module, in a process of its own
-    sys.exit(main())

@@ -1,0 +1,19 @@
+"""The command `wiola-run`, and `python -m wiola_run`: its imports can be interrupted too."""
+
+import sys
+
+INTERRUPTED = 130
+
+
+def main() -> int:
+    """Run the command line and return its exit code."""
+    try:
+        from wiola_run import cli  # noqa: PLC0415  it takes half a second
+
+        return cli.main()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
