@@ -41,6 +41,7 @@ class ChatWindow(QMainWindow):
 
     load_wanted = Signal(object)  # Path
     answer_wanted = Signal(object)  # Request
+    state_changed = Signal(object)  # State
 
     def __init__(self, device: Device = "cpu") -> None:
         super().__init__()
@@ -225,6 +226,7 @@ class ChatWindow(QMainWindow):
         self.statusBar().showMessage(message or state.value)
         if ready:
             self.view.composer.field.setFocus()
+        self.state_changed.emit(state)
 
     def _build_status_bar(self) -> None:
         self._busy = QProgressBar(minimum=0, maximum=0, textVisible=False)
