@@ -1,9 +1,11 @@
 """Serve the page and one bundle to browsers on this machine alone.
 
-python serve.py BUNDLE [--port 8000]
+python serve.py BUNDLE [--port 8080]
 """
 
 import argparse
+import contextlib
+import sys
 from http import server
 from pathlib import Path
 
@@ -30,6 +32,11 @@ class PageHandler(server.SimpleHTTPRequestHandler):
         ".wasm": "application/wasm",
     }
 
+    def handle(self) -> None:
+        """Answer; a client that leaves meanwhile is no error."""
+        with contextlib.suppress(ConnectionError):
+            super().handle()
+
     def translate_path(self, path: str) -> str:
         """Map a request to a file."""
         in_bundle = path.startswith(BUNDLE_PATH)
@@ -43,17 +50,29 @@ class PageHandler(server.SimpleHTTPRequestHandler):
         super().end_headers()
 
 
-def main() -> None:
-    """Serve until interrupted."""
+def main() -> int:
+    """Serve until interrupted; return 2 where the user can mend what was wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundle", type=Path, help="folder that wiola-export wrote")
-    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument(
+        "--port", type=int, default=8080, help="default: %(default)s; 0: a free one"
+    )
     arguments = parser.parse_args()
+    manifest = arguments.bundle / "manifest.json"
+    if not manifest.is_file():
+        message = f"{manifest} not found; is {arguments.bundle} an exported bundle?"
+        parser.exit(2, f"{parser.prog}: error: {message}\n")
     PageHandler.bundle = arguments.bundle
-    with server.ThreadingHTTPServer(("127.0.0.1", arguments.port), PageHandler) as served:
-        print(f"http://127.0.0.1:{served.server_port}/web/")
+    try:
+        served = server.ThreadingHTTPServer(("127.0.0.1", arguments.port), PageHandler)
+    except (OSError, OverflowError) as error:
+        message = f"port {arguments.port} cannot be taken ({error}); give another with --port"
+        parser.exit(2, f"{parser.prog}: error: {message}\n")
+    with served, contextlib.suppress(KeyboardInterrupt):
+        print(f"http://127.0.0.1:{served.server_port}/web/", flush=True)
         served.serve_forever()
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,6 +1,10 @@
 """The page computes in a browser what the formulas do, and its server serves nothing else."""
 
 import http.client
+import signal
+import socket
+import subprocess
+import sys
 
 import pytest
 from support import languages, page_server, process
@@ -83,3 +87,61 @@ def test_the_server_stays_in_its_folders(path, tmp_path):
 
     assert answer.status == 404
     assert b"secret" not in body.replace(path.encode(), b"")
+
+
+def start_server(*arguments):
+    """Start the example's server as a user does; its output is text."""
+    command = [sys.executable, "-X", "utf8", languages.EXAMPLES / "web/serve.py", *arguments]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
+    )
+
+
+def refusal(*arguments):
+    """Return the one line by which the server ends."""
+    with start_server(*arguments) as process:
+        output, errors = process.communicate(timeout=languages.PATIENCE)
+    assert (process.returncode, output, errors.count("\n")) == (2, "", 1)
+    return errors.removeprefix("serve.py: error: ")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there, Ctrl-C reaches the whole console")
+def test_the_server_says_where_it_is_and_ends_quietly(tmp_path):
+    bundle = TinyBundle().write(tmp_path / "b")
+    with start_server(bundle, "--port", "0") as process:
+        address = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=languages.PATIENCE)
+
+    assert address.startswith("http://127.0.0.1:")
+    assert address.endswith("/web/\n")
+    assert (process.returncode, output, errors) == (0, "", "")
+
+
+def test_the_server_refuses_a_folder_that_is_no_bundle(tmp_path):
+    expected = f"{tmp_path / 'manifest.json'} not found; is {tmp_path} an exported bundle?\n"
+
+    assert refusal(tmp_path) == expected
+
+
+def test_the_server_refuses_a_port_that_it_cannot_have(tmp_path):
+    bundle = TinyBundle().write(tmp_path / "b")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        found = refusal(bundle, "--port", port)
+
+    assert found.startswith(f"port {port} cannot be taken (")
+    assert found.endswith("; give another with --port\n")
+    assert refusal(bundle, "--port", "70000").startswith("port 70000 cannot be taken (")
+
+
+def test_a_client_that_leaves_is_no_error(tmp_path):
+    class Handler(page_server.load_serve().PageHandler):
+        bundle = TinyBundle().write(tmp_path / "b")
+
+    ours, theirs = socket.socketpair()
+    with ours:
+        theirs.sendall(b"GET /bundle/model.onnx.data HTTP/1.0\r\n\r\n")
+        theirs.close()
+
+        Handler(ours, ("127.0.0.1", 0), None)  # answers at once, and raises what goes wrong
