@@ -1,6 +1,5 @@
 """A stream for asyncio: the work is done on a thread, the event loop stays free."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Generator
 
@@ -12,6 +11,8 @@ async def pieces(
     stream: Generator[Piece, None, None], cancel: Cancellation
 ) -> AsyncGenerator[Piece, None]:
     """Yield the pieces of a stream; leaving early cancels it, and waits until it has ended."""
+    import asyncio  # noqa: PLC0415  it takes a tenth of a second, and few need it
+
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[Piece | None] = asyncio.Queue()
 

@@ -73,15 +73,15 @@ class Chat:
             ids.insert(0, cast("int", self._tokens.bos_id))
         return ids
 
-    def fitting_ids(self, messages: Sequence[Message], context: int) -> list[int]:
-        """Return the ids of a conversation without the oldest messages that leave no room.
+    def fitting_ids(self, messages: Sequence[Message], most: int) -> list[int]:
+        """Return the ids of a conversation, of `most` at most, without its oldest messages.
 
         The system's messages and the last one stay, which may still be too long; what is left of
         the others begins with a user's message.
         """
         kept = list(messages)
         ids = self.ids(kept)
-        while len(ids) >= context:
+        while len(ids) > most:
             oldest = next((i for i, m in enumerate(kept[:-1]) if m["role"] != "system"), None)
             if oldest is None:
                 break
@@ -142,7 +142,7 @@ def documented(spec: ChatSpec, messages: Sequence[Message], *, replies: bool) ->
             raise ChatError(
                 f"this bundle's chat format has no role {role!r}; expected {', '.join(spec.roles)}"
             )
-        turns.append(f"{spec.roles[role]} {message['content']} {spec.turn_end}")
+        turns.append(f"{spec.roles[role]} {message['content'].strip()} {spec.turn_end}")
     if replies:
         turns.append(spec.roles["assistant"])
     return " ".join(turns)

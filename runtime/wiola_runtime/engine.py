@@ -106,18 +106,24 @@ class Engine:
             )
         return [self.manifest.tokens.bos_id]
 
-    def require_room(self, tokens: int) -> None:
-        """Check that a reply would have room behind so many tokens.
+    def longest_prompt(self, config: GenerationConfig) -> int:
+        """Return how long a text may be that leaves room for a reply: a quarter is enough."""
+        context = self.manifest.context_length
+        return context - max(min(config.max_new_tokens, context // 4), 1)
+
+    def require_room(self, tokens: int, *, grown: bool = False) -> None:
+        """Check that a reply would have room behind so many tokens, given at once or grown to.
 
         Raises:
             CapacityError: It would not.
         """
         context = self.manifest.context_length
-        if tokens >= context:
-            raise CapacityError(
-                f"the prompt has {tokens} tokens, the context {context}; shorten the prompt to "
-                "leave room for a reply"
-            )
+        if tokens < context:
+            return
+        what, way = "the prompt", "shorten the prompt to leave room for a reply"
+        if grown:
+            what, way = "the conversation", "rewind it, or open sessions with overflow='truncate'"
+        raise CapacityError(f"{what} has {tokens} tokens, the context {context}; {way}")
 
     def _checked(self, ids: Sequence[int]) -> list[int]:
         if len(ids) == 0:

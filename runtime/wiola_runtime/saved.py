@@ -88,6 +88,8 @@ def read(path: Path, manifest: Manifest) -> Saved:
         SessionError: It is absent, no saved session, damaged, or of another bundle.
     """
     try:
+        if path.exists() and not zipfile.is_zipfile(path):  # numpy would speak of pickles
+            raise SessionError(f"{path} is no saved session; `Session.save` writes such a file")
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays: dict[str, NDArray[Any]] = {name: file[name] for name in file.files}
         header = json.loads(arrays.pop("header").tobytes())

@@ -5,15 +5,16 @@ from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from pathlib import Path
 from typing import Literal, Self, Unpack
 
-from wiola_runtime import saved
+from wiola_runtime import asynchronous, saved
 from wiola_runtime.cancel import Cancellation, Cancelled
 from wiola_runtime.chat import Message
 from wiola_runtime.config import GenerationChanges, GenerationConfig, is_count
 from wiola_runtime.engine import Engine
-from wiola_runtime.errors import CapacityError, GenerationError, SessionError, WiolaRuntimeError
+from wiola_runtime.errors import GenerationError, SessionError, WiolaRuntimeError
 from wiola_runtime.exclusive import Exclusive
 from wiola_runtime.reply import Piece, Reply, Result
 from wiola_runtime.row import Row, Watched
+from wiola_runtime.turns import Turns
 from wiola_runtime.write import write
 
 Overflow = Literal["error", "truncate"]
@@ -39,30 +40,29 @@ class Session:
             raise GenerationError(f"overflow is {overflow!r}; expected 'error' or 'truncate'")
         self._engine = engine
         self._overflow: Overflow = overflow
-        self._ids: list[int] = []
-        self._turns: list[int] = []  # where each begins
+        self._turns = Turns([], [], engine.manifest.tokens.bos_id)
         self._row: Row | None = None
         self._held = Exclusive()
 
     @property
     def token_ids(self) -> tuple[int, ...]:
         """The whole text; the token that ended a reply is not in it."""
-        return tuple(self._ids)
+        return tuple(self._turns.token_ids)
 
     @property
     def token_count(self) -> int:
         """Tokens of the text."""
-        return len(self._ids)
+        return len(self._turns.token_ids)
 
     @property
     def context_left(self) -> int:
         """Tokens that still fit."""
-        return self._engine.manifest.context_length - len(self._ids)
+        return self._engine.manifest.context_length - self.token_count
 
     @property
     def text(self) -> str:
         """The whole text, special tokens left out."""
-        return self._engine.tokenizer.decode(self._ids)
+        return self._engine.tokenizer.decode(self._turns.token_ids)
 
     def append(self, content: Content) -> None:
         """Add a turn.
@@ -84,7 +84,7 @@ class Session:
         with self._held():
             ids = self._engine.ids_of(content, begins=True)
             self._engine.require_room(len(ids))
-            self._ids, self._turns = ids, [0]
+            self._turns = Turns(ids, [0], self._turns.first_id)
             return 0 if self._row is None else self._row.shares(ids)
 
     def rewind(self, n_tokens: int) -> None:
@@ -94,18 +94,18 @@ class Session:
             GenerationError: There are not so many.
         """
         with self._held():
-            if not is_count(n_tokens, 0) or n_tokens > len(self._ids):
+            most = self.token_count
+            if not is_count(n_tokens, 0) or n_tokens > most:
                 raise GenerationError(
-                    f"n_tokens is {n_tokens}; expected 0 to {len(self._ids)}, the tokens there are"
+                    f"n_tokens is {n_tokens}; expected 0 to {most}, all there are"
                 )
-            del self._ids[n_tokens:]
-            self._turns = [start for start in self._turns if start < n_tokens]
+            self._turns.cut(n_tokens)
 
     def fork(self) -> "Session":
         """Return another session with the same text, which goes its own way."""
         with self._held():
             other = Session(self._engine, self._overflow)
-            other._ids, other._turns = list(self._ids), list(self._turns)
+            other._turns = self._turns.copy()
             other._row = self._row.fork() if self._row else None
             return other
 
@@ -118,8 +118,8 @@ class Session:
                 saved.Saved(
                     bundle=self._engine.manifest.fingerprint,
                     overflow=self._overflow,
-                    token_ids=tuple(self._ids),
-                    turns=tuple(self._turns),
+                    token_ids=self.token_ids,
+                    turns=tuple(self._turns.starts),
                     fed_ids=tuple(fed_ids),
                     arrays=tuple(arrays),
                 ),
@@ -130,7 +130,8 @@ class Session:
         """Read a file that `save` wrote; see `Model.restore`."""
         found = saved.read(Path(path), engine.manifest)
         session = cls(engine, found.overflow)
-        session._ids, session._turns = list(found.token_ids), list(found.turns)
+        session._turns.token_ids = list(found.token_ids)
+        session._turns.starts = list(found.turns)
         if found.arrays:
             state = engine.graph.resume(found.arrays, len(found.fed_ids))
             session._row = Row(engine.graph, state=state, token_ids=found.fed_ids)
@@ -186,14 +187,14 @@ class Session:
         """
         chosen = self._engine.config(config, changes)
         with self._held():
-            before = list(self._ids), list(self._turns)
+            before = self._turns.copy()
             try:
                 if content is not None:
                     self._append(content)
-                self._make_room()
-                reply = Reply(self._engine, tuple(self._ids), chosen)
+                self._make_room(chosen)
+                reply = Reply(self._engine, self.token_ids, chosen)
             except WiolaRuntimeError:
-                self._ids, self._turns = before
+                self._turns = before
                 raise
         return self._pieces(reply, cancel or Cancellation())
 
@@ -207,8 +208,9 @@ class Session:
         **changes: Unpack[GenerationChanges],
     ) -> Result:
         """Answer a conversation; see `stream_chat`, and `generate` for the arguments."""
-        self._take(messages)
-        return self.generate(None, config, cancel=cancel, on_text=on_text, **changes)
+        chosen = self._engine.config(config, changes)
+        self._take(messages, chosen)
+        return self.generate(None, chosen, cancel=cancel, on_text=on_text)
 
     def stream_chat(
         self,
@@ -228,8 +230,9 @@ class Session:
             CapacityError: They leave no room for an answer. Where the session truncates, the oldest
                 messages are left out first, but for the system's.
         """
-        self._take(messages)
-        return self.stream(None, config, cancel=cancel, **changes)
+        chosen = self._engine.config(config, changes)
+        self._take(messages, chosen)
+        return self.stream(None, chosen, cancel=cancel)
 
     def astream(
         self,
@@ -241,58 +244,56 @@ class Session:
 
         asyncio closes one that is left early some time later: `contextlib.aclosing` does at once.
         """
-        from wiola_runtime import asynchronous  # noqa: PLC0415  asyncio takes time, and few need it
-
         cancel = Cancellation()
         return asynchronous.pieces(self.stream(content, config, cancel=cancel, **changes), cancel)
 
-    def _take(self, messages: Sequence[Message]) -> None:
+    def astream_chat(
+        self,
+        messages: Sequence[Message],
+        config: GenerationConfig | None = None,
+        **changes: Unpack[GenerationChanges],
+    ) -> AsyncGenerator[Piece, None]:
+        """Do what `stream_chat` does on a thread of its own; see `astream`."""
+        cancel = Cancellation()
+        return asynchronous.pieces(
+            self.stream_chat(messages, config, cancel=cancel, **changes), cancel
+        )
+
+    def _take(self, messages: Sequence[Message], config: GenerationConfig) -> None:
         """Make a conversation the text, its oldest messages left out if it must be."""
-        chat, context = self._engine.chat, self._engine.manifest.context_length
+        chat, most = self._engine.chat, self._engine.longest_prompt(config)
         truncates = self._overflow == "truncate"
-        self.replace(chat.fitting_ids(messages, context) if truncates else chat.ids(messages))
+        self.replace(chat.fitting_ids(messages, most) if truncates else chat.ids(messages))
 
     def _append(self, content: Content) -> None:
-        ids = self._engine.ids_of(content, begins=not self._ids)
-        stays = len(self._first()) if self._overflow == "truncate" else len(self._ids)
-        self._engine.require_room(stays + len(ids))
-        self._turns.append(len(self._ids))
-        self._ids.extend(ids)
+        ids = self._engine.ids_of(content, begins=not self._turns.token_ids)
+        grows = self._overflow == "error" and self.token_count > 0
+        stays = self.token_count if grows else len(self._turns.lasting)
+        self._engine.require_room(stays + len(ids), grown=grows)
+        self._turns.add(ids)
 
-    def _make_room(self) -> None:
+    def _make_room(self, config: GenerationConfig) -> None:
         """Forget the oldest turns until there is room for a reply; the first token of all stays."""
-        if not self._ids:
+        if not self._turns.token_ids:
             self._append("")
-        context = self._engine.manifest.context_length
-        while len(self._ids) >= context:
-            if self._overflow == "error" or len(self._turns) < 2:  # noqa: PLR2004  a turn remains
-                raise CapacityError(
-                    f"the conversation has {len(self._ids)} tokens, the context {context}; rewind "
-                    "it, or open sessions with overflow='truncate'"
-                )
-            first = self._first()
-            dropped = self._turns[1] - len(first)
-            self._ids = first + self._ids[self._turns[1] :]
-            self._turns = [0, *(start - dropped for start in self._turns[2:])]
-
-    def _first(self) -> list[int]:
-        """Return the token that stands at the beginning of every text, where it does."""
-        return self._ids[:1] if self._ids[:1] == [self._engine.manifest.tokens.bos_id] else []
+        if self._overflow == "truncate":
+            self._turns.shorten(self._engine.longest_prompt(config))
+        self._engine.require_room(self.token_count, grown=True)
 
     def _pieces(self, reply: Reply, cancel: Cancellation) -> Pieces:
         with self._held():
             prompt = list(reply.prompt_ids)
-            if prompt != self._ids:
+            if prompt != self._turns.token_ids:
                 raise SessionError("the text was changed before its reply began; call stream again")
             row, reply.reused_tokens = self._aligned()
             for piece in write(reply, Watched(row, cancel.check)):
-                self._ids = prompt + reply.token_ids
+                self._turns.token_ids = prompt + reply.token_ids
                 yield piece
-            self._ids = prompt + reply.token_ids
+            self._turns.token_ids = prompt + reply.token_ids
 
     def _aligned(self) -> tuple[Row, int]:
         """Return the row, and how much of the text it holds: all but one token at most."""
         if self._row is None:
             self._row = Row(self._engine.graph)
-        shared = self._row.shares(self._ids)
-        return self._row, self._row.rewind(min(shared, len(self._ids) - 1))
+        shared = self._row.shares(self._turns.token_ids)
+        return self._row, self._row.rewind(min(shared, self.token_count - 1))

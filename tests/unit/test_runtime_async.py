@@ -8,6 +8,7 @@ import pytest
 from support.tiny_bundle import TinyBundle, vocab_size
 
 from wiola_runtime import GenerationError, load
+from wiola_runtime.manifest import ChatSpec
 
 IDS = np.random.default_rng(3).integers(5, vocab_size(), 400).tolist()
 
@@ -29,6 +30,19 @@ def test_the_pieces_are_those_of_a_stream(model):
 
     assert [piece.text for piece in found] == [piece.text for piece in expected]
     assert found[-1].result.token_ids == expected[-1].result.token_ids
+
+
+def test_a_chat_is_answered_as_by_stream_chat(tmp_path):
+    roles = {"user": "<pad>", "assistant": "<eos>"}
+    chat = ChatSpec(template=None, roles=roles, turn_end="<|end|>")
+    messages = [{"role": "user", "content": "a truth"}]
+    with load(TinyBundle(chat=chat, eos_ids=()).write(tmp_path / "b")) as model:
+        expected = list(model.session().stream_chat(messages, max_new_tokens=8))
+        stream = model.session().astream_chat(messages, max_new_tokens=8)
+
+        found = asyncio.run(collected(stream))
+
+    assert [piece.text for piece in found] == [piece.text for piece in expected]
 
 
 def test_several_streams_at_once_do_not_mix(model):

@@ -260,6 +260,17 @@ def test_turns_reuse_what_is_there_and_old_messages_give_way(tmp_path):
             model.chat(long)
 
 
+def test_an_answer_is_given_back_as_it_came(tmp_path):
+    """Its first token takes a space with it, and the format has one there already."""
+    bundle = TinyBundle(chat=DOCUMENTED, context_length=96, eos_ids=())
+    with load(bundle.write(tmp_path / "b")) as model:
+        chat = model._engine.chat
+        plain = [*HELLO, {"role": "assistant", "content": "a truth"}]
+        spaced = [*HELLO, {"role": "assistant", "content": " a truth\n"}]
+
+        assert chat.ids(spaced) == chat.ids(plain)
+
+
 def test_a_last_message_that_is_too_long_stays_too_long(tmp_path):
     with load(TinyBundle(chat=DOCUMENTED, context_length=40).write(tmp_path / "b")) as model:
         session = model.session(overflow="truncate")

@@ -211,7 +211,9 @@ def test_a_text_too_long_is_refused_and_nothing_added(model):
     conversation = model.session()
     conversation.append(IDS[:50])
 
-    with pytest.raises(CapacityError, match=r"^the prompt has 96 tokens, the context 96; shorten"):
+    with pytest.raises(
+        CapacityError, match=r"^the conversation has 96 tokens, the context 96; rew"
+    ):
         conversation.append(IDS[:46])
 
     assert conversation.token_count == 50
@@ -230,6 +232,19 @@ def test_old_turns_are_forgotten_whole_and_the_first_token_stays(bundle, model):
 
     assert conversation.token_ids == (1, *IDS[40:100])
     assert_goes_on_as_new(bundle[0], conversation)
+
+
+@pytest.mark.parametrize(("wanted", "kept"), [(7, 70), (20, 70), (24, 70), (96, 70), (6, 90)])
+def test_old_turns_are_forgotten_until_a_reply_has_room(model, wanted, kept):
+    """A quarter of the context is room enough, however long a reply may become."""
+    conversation = model.session(overflow="truncate")
+    for turn in (IDS[:20], IDS[20:50], IDS[50:90]):
+        conversation.append(turn)
+
+    result = conversation.generate(max_new_tokens=wanted)
+
+    assert result.prompt_tokens == kept
+    assert len(result.token_ids) == min(wanted, 96 - kept)
 
 
 def test_a_last_turn_that_is_too_long_alone_is_refused(model):
@@ -507,7 +522,8 @@ def test_a_file_that_is_no_session_is_refused(model, tmp_path, content):
     else:
         path.write_bytes(content)
 
-    with pytest.raises(SessionError, match=rf"^{path} is no saved session, or damaged"):
+    damage = ", or damaged" if content is None else "; `Session.save` writes such a file$"
+    with pytest.raises(SessionError, match=rf"^{path} is no saved session{damage}"):
         model.restore(path)
 
 
@@ -519,7 +535,7 @@ def test_a_damaged_or_missing_file_is_refused(model, tmp_path):
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
 
-    with pytest.raises(SessionError, match="is no saved session, or damaged"):
+    with pytest.raises(SessionError, match="is no saved session"):
         model.restore(path)
     with pytest.raises(SessionError, match=r"not found; `Session\.save` writes such a file"):
         model.restore(tmp_path / "absent.npz")
@@ -610,14 +626,14 @@ def test_a_refused_call_changes_nothing(model):
     for conversation in (model.session(), model.session(overflow="truncate")):
         conversation.append(IDS[:50])
         conversation.append(IDS[50:90])
-        before = conversation.token_ids, list(conversation._turns)
+        before = conversation._turns.copy()
 
         with pytest.raises(GenerationError, match="logit_bias names token"):
             conversation.generate(IDS[:4], logit_bias={10**6: 1.0})
         with pytest.raises(CapacityError):
             conversation.generate(IDS[:99])
 
-        assert (conversation.token_ids, conversation._turns) == before
+        assert conversation._turns == before
 
 
 def test_a_turn_that_fits_only_without_the_first_token_is_refused(model):
@@ -649,7 +665,7 @@ def test_a_session_goes_back_to_where_it_was_only(model, n_tokens):
     conversation = model.session()
     conversation.append(IDS[:30])
 
-    with pytest.raises(GenerationError, match=rf"^n_tokens is {n_tokens}; expected 0 to 30, the "):
+    with pytest.raises(GenerationError, match=rf"^n_tokens is {n_tokens}; expected 0 to 30, all "):
         conversation.rewind(n_tokens)
 
 
