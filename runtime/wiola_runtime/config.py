@@ -13,6 +13,8 @@ from wiola_runtime.errors import GenerationError
 
 # Choices among likely tokens: without effect where the likeliest is always taken.
 DRAWS = ("top_k", "top_p", "min_p", "typical_p")
+# These keep every token, so nobody is misled where nothing is drawn: clients send them unasked.
+NEUTRAL = {"top_p": 1, "min_p": 0, "typical_p": 1}
 MOST_LOGPROBS = 100
 LARGEST = 1e12  # float32 logits take it
 MOST_DRAFT_TOKENS = 64
@@ -174,7 +176,7 @@ class GenerationConfig:
 
     def _refuse_contradictions(self) -> None:
         for name in DRAWS:
-            if self.temperature == 0 and getattr(self, name) is not None:
+            if self.temperature == 0 and getattr(self, name) not in (None, NEUTRAL.get(name)):
                 raise GenerationError(
                     f"{name} has no effect at temperature 0; leave it out or raise temperature"
                 )

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 from wiola_runtime import devices
+from wiola_runtime.config import is_count
 from wiola_runtime.errors import BundleError, DeviceError
 from wiola_runtime.manifest import Manifest
 
@@ -51,7 +52,9 @@ class GraphOptions:
                 f"provider option {next(iter(self.provider_options))} has no effect on the CPU; "
                 "leave it out or choose device 'cuda'"
             )
-        if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
+        if self.threads is not None and not (
+            is_count(self.threads, 1) and self.threads <= MAX_THREADS
+        ):
             raise DeviceError(
                 f"threads is {self.threads}; expected 1 to {MAX_THREADS}, or None to choose"
             )

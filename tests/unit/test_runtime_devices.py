@@ -173,9 +173,11 @@ def test_this_machine_has_between_one_and_all_cores():
     assert 1 <= devices.default_threads() <= len(os.sched_getaffinity(0))
 
 
-def test_no_threads_is_refused():
-    with pytest.raises(DeviceError, match=r"threads is 0; expected 1 to 1024, or None to choose"):
-        GraphOptions(threads=0)
+@pytest.mark.parametrize("threads", [0, 1025, "2", 1.0])
+def test_a_count_of_threads_that_is_none_is_refused(threads):
+    message = f"^threads is {threads}; expected 1 to 1024, or None to choose$"
+    with pytest.raises(DeviceError, match=message):
+        GraphOptions(threads=threads)
 
 
 def test_an_idle_model_costs_no_processor_time(tmp_path):

@@ -58,10 +58,17 @@ def test_a_value_out_of_range_names_its_field(field, value, expected):
         GenerationConfig(**({"temperature": 1.0} | {field: value}))
 
 
-@pytest.mark.parametrize("field", ["top_k", "top_p", "min_p", "typical_p"])
-def test_an_option_without_effect_is_refused(field):
+@pytest.mark.parametrize(
+    ("field", "value"), [("top_k", 1), ("top_p", 0.9), ("min_p", 0.1), ("typical_p", 0.9)]
+)
+def test_an_option_without_effect_is_refused(field, value):
     with pytest.raises(ValueError, match=f"{field} has no effect at temperature 0; leave it out"):
-        GenerationConfig(**{field: 1})
+        GenerationConfig(**{field: value})
+
+
+def test_what_keeps_every_token_is_no_option_without_effect():
+    """Clients of servers send these whether they mean them or not."""
+    assert GenerationConfig(top_p=1.0, min_p=0, typical_p=1).temperature == 0
 
 
 @given(LOGITS, CHOICES)
