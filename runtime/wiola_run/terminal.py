@@ -133,10 +133,15 @@ class Terminal:
 def lines() -> Iterator[str]:
     """Yield the lines that are typed, until the input ends; Ctrl-C at the prompt ends it too."""
     prompt = "> " if sys.stdin.isatty() else ""
+    if prompt:
+        with contextlib.suppress(ImportError):  # Windows edits lines by itself
+            import readline  # noqa: F401, PLC0415  from now on `input` edits and remembers lines
     while True:
         try:
             yield input(prompt).strip()
         except (EOFError, KeyboardInterrupt):
+            if prompt:
+                print()
             return
 
 
