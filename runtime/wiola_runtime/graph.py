@@ -126,7 +126,7 @@ class Graph:
             capacity = capacity_for(max(length, 1), self._manifest.context_length)
         sizes = {"B": arrays[0].shape[0] if arrays else 1, "C": capacity, "P": length}
         past = [
-            self._buffer(enlarged(array, shape_of(spec.axes, sizes)))
+            self._buffer(enlarged([array], shape_of(spec.axes, sizes)))
             for spec, array in zip(self._manifest.states, arrays, strict=True)
         ]
         return self._state(past, sizes, length)
@@ -143,10 +143,9 @@ class Graph:
         longest = int(lengths.max())
         past = []
         for index, spec in enumerate(self._manifest.states):
-            sizes = {"B": 1, "C": capacity, "P": longest}
+            sizes = {"B": lengths.size, "C": capacity, "P": longest}
             parts = [state.past[index].numpy() for state in states]
-            rows = [enlarged(a, (len(a), *shape_of(spec.axes, sizes)[1:])) for a in parts]
-            past.append(self._buffer(np.concatenate(rows)))
+            past.append(self._buffer(enlarged(parts, shape_of(spec.axes, sizes))))
         return self._with_lengths(past, capacity, lengths)
 
     def some(self, state: State, rows: Sequence[int]) -> State:
@@ -177,7 +176,7 @@ class Graph:
         for index, spec in enumerate(self._manifest.states):
             if spec.kind == "cache":
                 old = state.past[index].numpy()
-                grown = self._buffer(enlarged(old, shape_of(spec.axes, sizes)))
+                grown = self._buffer(enlarged([old], shape_of(spec.axes, sizes)))
                 state.past[index] = state.present[index] = grown
         state.capacity = wanted
         state.steps = [None, None]

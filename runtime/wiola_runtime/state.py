@@ -123,8 +123,12 @@ def capacity_for(tokens: int, context_length: int) -> int:
     return min(context_length, max(FIRST_CAPACITY, doubled))
 
 
-def enlarged(old: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Copy a cache into the corner of a larger one of zeros."""
-    new = np.zeros(shape, old.dtype)
-    new[tuple(slice(size) for size in old.shape)] = old
+def enlarged(parts: Sequence[NDArray[Any]], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Copy caches, the rows of one after those of another, into the corner of one of zeros."""
+    new = np.zeros(shape, parts[0].dtype)
+    start = 0
+    for part in parts:
+        rows = slice(start, start + len(part))
+        new[rows, *(slice(size) for size in part.shape[1:])] = part
+        start = rows.stop
     return new
