@@ -37,12 +37,13 @@ def summary(bench: Bench) -> str:
     """Say in one paragraph where and how it was measured."""
     machine, work = bench.machine, bench.workload
     features = ", ".join(machine.features) or "CPU features unknown"
-    rounds = len(bench.contestants[0].rounds)
+    count = len(bench.contestants[0].rounds)
+    rounds = f"{count} rounds in turns" if count > 1 else "one round"
     deep = f", and {work.deep_reply_tokens} behind {work.depth_tokens}" if work.depth_tokens else ""
     return (
         f"{machine.cpu} ({features}), {machine.system}, {machine.logical_cpus} logical CPUs, "
         f"{bench.threads} threads; huge pages: {bench.huge_pages or 'unknown'}; memory reads "
-        f"{bench.read_bytes_per_second / 1e9:.1f} GB/s. Medians of {rounds} rounds in turns: "
+        f"{bench.read_bytes_per_second / 1e9:.1f} GB/s. Medians of {rounds}: "
         f"{work.reply_tokens} tokens behind {work.prompt_tokens}{deep}; prefill of "
         f"{work.prefill_tokens}; first token of {work.prompt_tokens}."
     )
