@@ -19,7 +19,7 @@ import { checkManifest } from "./manifest.mjs";
  * @returns {Promise<{manifest: import("./manifest.mjs").Manifest, decoder: Decoder, tokenizer: Tokenizer}>}
  */
 export async function openBundle(folder, { threads = 0 } = {}) {
-  const manifest = await readJson(join(folder, "manifest.json"));
+  const manifest = await readManifest(folder);
   checkManifest(manifest, ort.env.versions.node);
   for (const [name, spec] of Object.entries(manifest.files)) await checkFile(folder, name, spec);
   const session = await ort.InferenceSession.create(join(folder, manifest.graph.file), {
@@ -42,10 +42,22 @@ export async function openBundle(folder, { threads = 0 } = {}) {
   };
 }
 
+async function readManifest(folder) {
+  const path = join(folder, "manifest.json");
+  if (!(await isFile(path))) throw new Error(`${path} not found; is ${folder} an exported bundle?`);
+  try {
+    return await readJson(path);
+  } catch (error) {
+    if (!(error instanceof SyntaxError)) throw error;
+    throw new Error(`${path} is not readable JSON (${error.message}); export again`);
+  }
+}
+
 /** Check size and SHA-256 of one file. */
 async function checkFile(folder, name, { size_bytes: size, sha256 }) {
   if (basename(name) !== name || name === "..") throw new Error(`${name} is no bare file name`);
   const path = join(folder, name);
+  if (!(await isFile(path))) throw new Error(`${path} not found; copy the bundle again`);
   const found = (await stat(path)).size;
   if (found !== size) throw new Error(`${path} has ${found} bytes, the manifest says ${size}`);
   const hash = createHash("sha256");
@@ -53,4 +65,5 @@ async function checkFile(folder, name, { size_bytes: size, sha256 }) {
   if (hash.digest("hex") !== sha256) throw new Error(`${path} is not the file that was exported`);
 }
 
+const isFile = async (path) => (await stat(path).catch(() => null))?.isFile() ?? false;
 const readJson = async (path) => JSON.parse(await readFile(path, "utf8"));

@@ -5,23 +5,27 @@
  *   node generate.mjs BUNDLE --self-test
  */
 
-import { parseArgs } from "node:util";
-
+import { HELP, readArguments } from "./arguments.mjs";
 import { openBundle } from "./bundle.mjs";
 import { generate } from "./decoder.mjs";
 import { selfTest } from "./self-test.mjs";
 import { TextStream } from "./text-stream.mjs";
 
-const USAGE = "usage: node generate.mjs BUNDLE (--prompt TEXT [--max-new-tokens N] | --self-test)";
-
-/** Print the self-test's result as one line of JSON; exit code 1 where something differs. */
-async function runSelfTest({ manifest, decoder }) {
+/** Say what the self-test found; exit code 1 where something differs. */
+async function runSelfTest({ manifest, decoder }, asJson) {
   if (manifest.self_test === null) throw new Error(`${manifest.name} carries no self-test`);
   const result = await selfTest(decoder, manifest.self_test);
-  console.log(JSON.stringify(result));
-  if (result.mismatch === null) return;
-  console.error(`self-test: ${result.mismatch}`);
-  process.exitCode = 1;
+  if (asJson) console.log(JSON.stringify(result));
+  if (result.mismatch !== null) {
+    console.error(`self-test: ${result.mismatch}`);
+    process.exitCode = 1;
+  } else if (!asJson) {
+    const difference = result.maxDifference.toPrecision(3);
+    const { tolerance } = manifest.self_test;
+    console.log(
+      `self-test passed: logits differ by at most ${difference}, the bundle allows ${tolerance}`,
+    );
+  }
 }
 
 /** Print a reply as it comes; the speed of its steps goes to standard error. */
@@ -42,20 +46,14 @@ async function runPrompt({ manifest, decoder, tokenizer }, prompt, maxNewTokens)
 }
 
 async function main() {
-  const { values, positionals } = parseArgs({
-    allowPositionals: true,
-    options: {
-      prompt: { type: "string" },
-      "max-new-tokens": { type: "string", default: "64" },
-      "self-test": { type: "boolean", default: false },
-      threads: { type: "string", default: "0" },
-    },
-  });
-  const isComplete = values["self-test"] || values.prompt;
-  if (positionals.length !== 1 || !isComplete) throw new Error(USAGE);
-  const bundle = await openBundle(positionals[0], { threads: Number(values.threads) });
-  if (values["self-test"]) await runSelfTest(bundle);
-  else await runPrompt(bundle, values.prompt, Number(values["max-new-tokens"]));
+  const wanted = readArguments(process.argv.slice(2));
+  if (wanted === null) {
+    console.log(HELP);
+    return;
+  }
+  const bundle = await openBundle(wanted.folder, { threads: wanted.threads });
+  if (wanted.prompt === undefined) await runSelfTest(bundle, wanted.asJson);
+  else await runPrompt(bundle, wanted.prompt, wanted.maxNewTokens);
 }
 
 main().catch((error) => {

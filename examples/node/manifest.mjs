@@ -44,8 +44,11 @@ const FORMAT_VERSION = 1;
  * @param {string} installed version of ONNX Runtime
  */
 export function checkManifest(manifest, installed) {
-  const version = manifest.format_version;
-  if (!(version <= FORMAT_VERSION)) {
+  const version = manifest?.format_version;
+  if (!Number.isInteger(version)) {
+    throw new Error("the manifest has no format_version; is that an exported bundle?");
+  }
+  if (version > FORMAT_VERSION) {
     throw new Error(`bundle format ${version} is newer than this host reads (${FORMAT_VERSION})`);
   }
   const minimum = manifest.graph.minimum_onnxruntime;

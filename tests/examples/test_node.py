@@ -1,6 +1,7 @@
 """The example for Node.js computes what the formulas and the Python runtime do."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ console.log(JSON.stringify({ ids, back }));
 def test_the_self_test_gives_what_the_formulas_say(layout, tmp_path):
     bundle = languages.write_tested(LAYOUTS[layout], tmp_path / "b")
 
-    done = languages.node("generate.mjs", bundle, "--self-test")
+    done = languages.node("generate.mjs", bundle, "--self-test", "--json")
 
     assert (done.returncode, done.stderr) == (0, "")
     result = json.loads(done.stdout)
@@ -41,6 +42,16 @@ def test_the_self_test_gives_what_the_formulas_say(layout, tmp_path):
     assert result["tokenIds"] == golden["token_ids"]
     assert result["maxDifference"] <= golden["tolerance"]
     assert result["mismatch"] is None
+
+
+def test_a_self_test_that_passes_is_told_in_words(tmp_path):
+    bundle = languages.write_tested(TinyBundle(), tmp_path / "b")
+
+    done = languages.node("generate.mjs", bundle, "--self-test")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    pattern = r"self-test passed: logits differ by at most [\d.e-]+, the bundle allows 0\.0001\n"
+    assert re.fullmatch(pattern, done.stdout)
 
 
 def test_another_token_fails_the_self_test(tmp_path):
@@ -159,18 +170,83 @@ def test_what_the_host_cannot_read_is_refused(fields, message, tmp_path):
     assert done.stderr.startswith(message)
 
 
-def test_arguments_that_say_nothing_show_how(tmp_path):
-    done = languages.node("generate.mjs", tmp_path)
+def refusal(*arguments):
+    """Return what the program says where it prints nothing and ends with exit code 2."""
+    done = languages.node("generate.mjs", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    return done.stderr
 
-    assert done.returncode == 2
-    assert done.stderr.startswith("usage: node generate.mjs BUNDLE ")
+
+def test_what_is_no_bundle_is_refused(tmp_path):
+    path = tmp_path / "manifest.json"
+
+    assert refusal(tmp_path, "--self-test") == (
+        f"{path} not found; is {tmp_path} an exported bundle?\n"
+    )
+    path.write_text("{", encoding="utf-8")
+    found = refusal(tmp_path, "--self-test")
+    assert found.startswith(f"{path} is not readable JSON (")
+    assert found.endswith("); export again\n")
+    path.write_text("[]", encoding="utf-8")
+    expected = "the manifest has no format_version; is that an exported bundle?\n"
+    assert refusal(tmp_path, "--self-test") == expected
+
+
+def test_a_file_that_is_absent_is_named(tmp_path):
+    bundle = TinyBundle().write(tmp_path / "b")
+    (bundle / "model.onnx.data").unlink()
+
+    found = refusal(bundle, "--prompt", "It is")
+
+    assert found == f"{bundle / 'model.onnx.data'} not found; copy the bundle again\n"
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--prompt", ""], ["--prompt", "It is", "--self-test"], ["b", "--self-test"]]
+)
+def test_arguments_that_say_nothing_show_how(words, tmp_path):
+    found = refusal(tmp_path, *words)
+
+    assert found.startswith("usage: node generate.mjs BUNDLE --prompt TEXT ")
+    assert "--threads N" in found
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--prompt", "It is", "--max-new-tokens", "abc"],
+            '--max-new-tokens is "abc"; expected a whole number of 0 or more',
+        ),
+        (
+            ["--prompt", "It is", "--threads", "1025"],
+            '--threads is "1025"; expected a whole number from 0 to 1024',
+        ),
+        (["--prompt", "It is", "--json"], "--json has no effect without --self-test"),
+        (
+            ["--self-test", "--max-new-tokens", "9"],
+            "--max-new-tokens has no effect on --self-test; leave it out",
+        ),
+    ],
+)
+def test_options_out_of_range_or_without_effect_are_refused(words, message, tmp_path):
+    assert refusal(tmp_path, *words) == message + "\n"
+
+
+def test_help_is_there_without_a_bundle():
+    done = languages.node("generate.mjs", "--help")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: node generate.mjs BUNDLE --prompt TEXT ")
+    for option in ("--max-new-tokens", "--self-test", "--json", "--threads"):
+        assert f"\n  {option}" in done.stdout
 
 
 def test_the_demo_gives_its_golden_tokens(request):
     languages.program("node", needs="node")  # skips before it exports
     demo_int8 = request.getfixturevalue("demo_int8")
 
-    done = languages.node("generate.mjs", demo_int8, "--self-test")
+    done = languages.node("generate.mjs", demo_int8, "--self-test", "--json")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["mismatch"] is None
