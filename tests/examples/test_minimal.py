@@ -23,3 +23,11 @@ def test_ten_lines_stream_a_reply(tmp_path):
     assert done.stderr == b""
     code = MINIMAL.read_text(encoding="utf-8").partition('"""\n')[2]
     assert len([line for line in code.splitlines() if line]) <= 10
+
+
+def test_without_arguments_it_says_what_it_takes():
+    done = subprocess.run([sys.executable, MINIMAL], check=False, capture_output=True)
+
+    assert (done.returncode, done.stdout) == (1, b"")
+    usage = b'Load a bundle and stream a reply: `python minimal.py BUNDLE "It is a truth"`.'
+    assert done.stderr.splitlines() == [usage]
