@@ -12,6 +12,8 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
     *ROOT.glob("*.md"),
     *ROOT.glob("docs/**/*.md"),
+    *ROOT.glob("examples/*.md"),
+    *ROOT.glob("examples/*/README.md"),
     *(ROOT / folder / "README.md" for folder in ("runtime", "calibration", "tests/oracles")),
     ROOT / "wiola_export/demo/README.md",
 ]
