@@ -12,7 +12,16 @@ nox.options.sessions = ["tests"]
 CONSTRAINTS = ("-c", "constraints.txt")
 PRODUCT = ("./runtime[cpu]", ".[trace]")
 SHOWN = ("pyinstaller", "pyside6-essentials")  # what the examples need
-TESTING = ("pytest", "pytest-xdist", "hypothesis", "safetensors", "distributed", "openai", *SHOWN)
+TESTING = (
+    "pytest",
+    "pytest-xdist",
+    "hypothesis",
+    "safetensors",
+    "distributed",
+    "httpx",
+    "openai",
+    *SHOWN,
+)
 # Files of tests side by side, a process for each core; tests of one file share what they made.
 SIDE_BY_SIDE = ("-n", "auto", "--dist", "loadfile", "--durations", "30")
 EDITABLE = ("-e", "./runtime[cpu,grammar,server]", "-e", ".[trace]")
