@@ -12,6 +12,7 @@ from wiola_runtime.cancel import Cancellation
 from wiola_runtime.config import GenerationChanges
 from wiola_runtime.errors import SessionError, WiolaRuntimeError
 from wiola_runtime.model import Model
+from wiola_runtime.saved import write_whole
 from wiola_runtime.session import Pieces, Session
 
 if TYPE_CHECKING:
@@ -88,10 +89,7 @@ class Terminal:
             _say(f"saved {self._session.token_count} tokens to {path}")
             return
         text = json.dumps(self._messages, ensure_ascii=False, indent=2)
-        try:
-            Path(path).write_text(text, encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise SessionError(f"{path} cannot be written ({error}); save elsewhere") from error
+        write_whole(Path(path), lambda file: file.write(text.encode()))
         _say(f"saved {len(self._messages)} messages to {path}")
 
     def _load(self, path: str) -> None:

@@ -7,10 +7,12 @@ state holds), and `state_0` … in the order of the manifest's states.
 import contextlib
 import dataclasses
 import json
+import os
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,18 +67,27 @@ def write(path: Path, content: Saved) -> None:
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
     arrays["token_ids"] = np.asarray(content.token_ids, np.int64)
     arrays["fed_ids"] = np.asarray(content.fed_ids, np.int64)
+    write_whole(path, lambda file: np.savez(file, **arrays))
+
+
+def write_whole(path: Path, fill: Callable[[BinaryIO], object]) -> None:
+    """Write a file with `fill`, whole or not at all; a link stays one.
+
+    Raises:
+        SessionError: It cannot be written; what was there is as it was.
+    """
     try:
-        if path.exists() and not path.is_file():
+        target = Path(os.path.realpath(path))
+        if target.exists() and not target.is_file():
             raise SessionError(f"{path} is no file; save under another name")
-        partial = path.with_name(f".{path.name}.partial")
+        partial = target.with_name(f".{target.name}.partial")
         try:
             with partial.open("wb") as file:
-                np.savez(file, **arrays)
-            partial.replace(path)
-        except OSError:
+                fill(file)
+            partial.replace(target)
+        finally:
             with contextlib.suppress(OSError):  # the first one is told
                 partial.unlink(missing_ok=True)
-            raise
     except (OSError, ValueError) as error:  # no room, no such folder, or no name at all
         raise SessionError(f"{path} cannot be written ({error}); save elsewhere") from error
 

@@ -1,5 +1,6 @@
 """A conversation in the terminal, line by line."""
 
+import contextlib
 import io
 import json
 import signal
@@ -138,6 +139,44 @@ def test_a_file_that_is_no_chat_is_refused(content, tmp_path, monkeypatch, capsy
     assert code == 0
     assert err.count("error: ") == 2
     assert out.count("\n") == 1
+
+
+@contextlib.contextmanager
+def no_file_beyond(size):
+    """Let the system refuse to write more, as a full disk does."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_save_that_fails_leaves_the_file_it_would_replace(folder, monkeypatch, capsys, tmp_path):
+    path = tmp_path / "saved"
+    path.write_bytes(b"what was there")
+
+    with no_file_beyond(16):
+        code, _, err = converse(folder, ["It is", f"/save {path}"], monkeypatch, capsys)
+
+    assert code == 0
+    assert f"error: {path} cannot be written (" in err
+    assert path.read_bytes() == b"what was there"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_save_through_a_link_keeps_the_link(folder, monkeypatch, capsys, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    link, path = tmp_path / "link", tmp_path / "elsewhere" / "saved"
+    link.symlink_to(path)
+
+    for _ in range(2):  # the second one replaces the first
+        converse(folder, ["It is", f"/save {link}"], monkeypatch, capsys)
+        assert (link.readlink(), path.is_file()) == (path, True)
+
+    _, _, err = converse(folder, [f"/load {link}"], monkeypatch, capsys)
+    assert "loaded " in err
 
 
 def test_options_out_of_range_are_told_before_the_chat(folder, capsys):
