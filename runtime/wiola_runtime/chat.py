@@ -4,6 +4,7 @@ What a person wrote never becomes a control token, whatever it spells out: contr
 the template alone, and a template with which that cannot be had is refused.
 """
 
+import bisect
 import functools
 import json
 import re
@@ -11,11 +12,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from wiola_runtime.cancel import Cancellation
 from wiola_runtime.errors import ChatError
 from wiola_runtime.manifest import ChatSpec, TokenSpec
 from wiola_runtime.text import Tokenizer
 
 Message = Mapping[str, str]
+Messages = Sequence[Message]
 ROLES = ("system", "user", "assistant")
 # Marks the special tokens that a message spells out, until they are plain text again. It is of a
 # range of Unicode that has no meaning of its own.
@@ -26,7 +29,10 @@ GENERATION = {
     r"(\{%[-+]?\s*)endgeneration\b": r"\1endif",
 }
 # What code in a template may raise.
-MISBEHAVIOUR = (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+MISBEHAVIOUR = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RuntimeError),
+    *(SyntaxError, TypeError, ValueError),
+)
 
 
 class Chat:
@@ -44,7 +50,7 @@ class Chat:
         self._control = re.compile("|".join(map(re.escape, control)) or r"(?!)")
         self._template = None if spec.template is None else compiled(spec.template)
 
-    def ids(self, messages: Sequence[Message], *, replies: bool = True) -> list[int]:
+    def ids(self, messages: Messages, *, replies: bool = True) -> list[int]:
         """Return the token ids of a conversation.
 
         Args:
@@ -73,23 +79,30 @@ class Chat:
             ids.insert(0, cast("int", self._tokens.bos_id))
         return ids
 
-    def fitting_ids(self, messages: Sequence[Message], most: int) -> list[int]:
+    def fitting_ids(self, messages: Messages, most: int, cancel: Cancellation) -> list[int]:
         """Return the ids of a conversation, of `most` at most, without its oldest messages.
 
         The system's messages and the last one stay, which may still be too long; what is left of
-        the others begins with a user's message.
+        the others begins with a user's message. As few are left out as can be, or, once `cancel` is
+        turned, all of them.
         """
-        kept = list(messages)
-        ids = self.ids(kept)
-        while len(ids) > most:
-            oldest = next((i for i, m in enumerate(kept[:-1]) if m["role"] != "system"), None)
-            if oldest is None:
-                break
-            del kept[oldest]
-            while oldest < len(kept) - 1 and kept[oldest]["role"] == "assistant":
-                del kept[oldest]
-            ids = self.ids(kept)
-        return ids
+        ids = self.ids(messages)
+        others = [i for i, message in enumerate(messages[:-1]) if message["role"] != "system"]
+        speakers = [messages[i]["role"] for i in others[1:]] + ["user"]
+        # How many of the others may be left out.
+        cuts = [n for n, role in enumerate(speakers, start=1) if role == "user"] if others else []
+        if len(ids) <= most or not cuts:
+            return ids
+
+        @functools.cache
+        def without(cut: int) -> list[int]:
+            gone = set(others[:cut])
+            return self.ids([m for i, m in enumerate(messages) if i not in gone])
+
+        def fits(cut: int) -> bool:
+            return not cancel.is_cancelled and len(without(cut)) <= most
+
+        return without(cuts[bisect.bisect_left(cuts, True, hi=len(cuts) - 1, key=fits)])
 
     def _marked(self, message: dict[str, str]) -> dict[str, str]:
         """Break the control tokens that a content spells out."""
@@ -123,13 +136,27 @@ class Chat:
         ids = []
         start = 0
         for found in self._control.finditer(text):
-            ids += self._tokenizer.encode_plain(text[start : found.start()].replace(MARK, ""))
+            ids += self._plain(text[start : found.start()], control)
             ids.append(self._tokenizer.added_tokens[found[0]])
             start = found.end()
-        return ids + self._tokenizer.encode_plain(text[start:].replace(MARK, ""))
+        return ids + self._plain(text[start:], control)
+
+    def _plain(self, text: str, control: Sequence[int]) -> list[int]:
+        """Encode what is no control token; a tokenizer that makes one of its letters is refused.
+
+        What stands for unknown characters is none, unless the format uses it as one.
+        """
+        ids = self._tokenizer.encode_plain(text.replace(MARK, ""))
+        harmless = {self._tokenizer.unknown_id} - set(control)
+        if not set(ids).intersection(self._tokenizer.added_tokens.values()) <= harmless:
+            raise ChatError(
+                "with this tokenizer a message would become a control token; take out what looks "
+                "like one, or continue texts with generate instead"
+            )
+        return ids
 
 
-def documented(spec: ChatSpec, messages: Sequence[Message], *, replies: bool) -> str:
+def documented(spec: ChatSpec, messages: Messages, *, replies: bool) -> str:
     """Write messages as the family documents it: `ROLE content END`, one space between each.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import Literal, Self, Unpack
 
 from wiola_runtime import asynchronous, saved
 from wiola_runtime.cancel import Cancellation, Cancelled
-from wiola_runtime.chat import Message
+from wiola_runtime.chat import Messages
 from wiola_runtime.config import GenerationChanges, GenerationConfig, is_count
 from wiola_runtime.engine import Engine
 from wiola_runtime.errors import GenerationError, SessionError, WiolaRuntimeError
@@ -200,7 +200,7 @@ class Session:
 
     def chat(
         self,
-        messages: Sequence[Message],
+        messages: Messages,
         config: GenerationConfig | None = None,
         *,
         cancel: Cancellation | None = None,
@@ -209,12 +209,12 @@ class Session:
     ) -> Result:
         """Answer a conversation; see `stream_chat`, and `generate` for the arguments."""
         chosen = self._engine.config(config, changes)
-        self._take(messages, chosen)
+        self._take(messages, chosen, cancel or Cancellation())
         return self.generate(None, chosen, cancel=cancel, on_text=on_text)
 
     def stream_chat(
         self,
-        messages: Sequence[Message],
+        messages: Messages,
         config: GenerationConfig | None = None,
         *,
         cancel: Cancellation | None = None,
@@ -231,7 +231,7 @@ class Session:
                 messages are left out first, but for the system's.
         """
         chosen = self._engine.config(config, changes)
-        self._take(messages, chosen)
+        self._take(messages, chosen, cancel or Cancellation())
         return self.stream(None, chosen, cancel=cancel)
 
     def astream(
@@ -249,7 +249,7 @@ class Session:
 
     def astream_chat(
         self,
-        messages: Sequence[Message],
+        messages: Messages,
         config: GenerationConfig | None = None,
         **changes: Unpack[GenerationChanges],
     ) -> AsyncGenerator[Piece, None]:
@@ -259,11 +259,11 @@ class Session:
             self.stream_chat(messages, config, cancel=cancel, **changes), cancel
         )
 
-    def _take(self, messages: Sequence[Message], config: GenerationConfig) -> None:
+    def _take(self, messages: Messages, config: GenerationConfig, cancel: Cancellation) -> None:
         """Make a conversation the text, its oldest messages left out if it must be."""
         chat, most = self._engine.chat, self._engine.longest_prompt(config)
         truncates = self._overflow == "truncate"
-        self.replace(chat.fitting_ids(messages, most) if truncates else chat.ids(messages))
+        self.replace(chat.fitting_ids(messages, most, cancel) if truncates else chat.ids(messages))
 
     def _append(self, content: Content) -> None:
         ids = self._engine.ids_of(content, begins=not self._turns.token_ids)

@@ -1,6 +1,7 @@
 """Text to token ids and back, whole or piece by piece; alone in knowing tokenizers."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,7 +32,6 @@ class Tokenizer:
         added = native.get_added_tokens_decoder().items()
         self._added = {token.content: number for number, token in added}
         self._special = {token.content: number for number, token in added if token.special}
-        self._plain: tokenizers.Tokenizer | None = None
 
     @classmethod
     def read(cls, path: Path, tokens: TokenSpec) -> Self:
@@ -74,14 +74,24 @@ class Tokenizer:
         Raises:
             GenerationError: The text is no Unicode text.
         """
-        if self._plain is None:
-            content = json.loads(self.to_json()) | {"added_tokens": []}
-            content["post_processor"] = None
-            self._plain = tokenizers.Tokenizer.from_str(json.dumps(content))
         try:
-            return list(self._plain.encode(text, add_special_tokens=False).ids)
+            return list(self._plain[0].encode(text, add_special_tokens=False).ids)
         except TypeError as error:
             raise GenerationError(NOT_UNICODE) from error
+
+    @property
+    def unknown_id(self) -> int | None:
+        """The token of characters that the vocabulary does not have, if there is one."""
+        return self._plain[1]
+
+    @functools.cached_property
+    def _plain(self) -> tuple[tokenizers.Tokenizer, int | None]:
+        """The same tokenizer without added tokens, and the token of unknown characters."""
+        content = json.loads(self.to_json()) | {"added_tokens": [], "post_processor": None}
+        unknown: int | None = content["model"].get("unk_id")  # of a Unigram; others have its text
+        if unknown is None:
+            unknown = self._native.token_to_id(content["model"].get("unk_token") or "")
+        return tokenizers.Tokenizer.from_str(json.dumps(content)), unknown
 
     def to_json(self) -> str:
         """Return the text of a `tokenizer.json`."""
