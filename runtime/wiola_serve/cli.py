@@ -91,9 +91,8 @@ def _serve(arguments: argparse.Namespace) -> None:
                 f"{KEY_VARIABLE} to a secret",
                 file=sys.stderr,
             )
-        print(f"{model.manifest.name} at {server.url_of(sock)}/v1", flush=True)
-        server.quietly_stoppable()
-        server.Server(model, limits, access).run_on(sock)
+        ready = f"{model.manifest.name} at {server.url_of(sock)}/v1"
+        server.Server(model, limits, access).run_on(sock, ready)
 
 
 def _limits(arguments: argparse.Namespace) -> Limits:

@@ -5,6 +5,7 @@ import contextlib
 import ipaddress
 import signal
 import socket
+import threading
 from types import FrameType
 
 import uvicorn
@@ -63,6 +64,7 @@ class Server(uvicorn.Server):
         self._scheduler = Scheduler(model.engine, limits, metrics)
         self._grace_seconds = limits.grace_seconds
         self._hurry = asyncio.Event()
+        self._ready: str | None = None
         app = application(model, self._scheduler, limits, metrics, access)
         super().__init__(
             uvicorn.Config(
@@ -79,13 +81,26 @@ class Server(uvicorn.Server):
             )
         )
 
-    def run_on(self, sock: socket.socket) -> None:
-        """Serve until a signal comes, and then until all answers have ended."""
+    def run_on(self, sock: socket.socket, ready: str | None = None) -> None:
+        """Serve until a signal comes, and then until all answers have ended.
+
+        Args:
+            sock: Listens.
+            ready: What to print once requests are answered and signals heard.
+        """
+        self._ready = ready
+        self._hear_signals()
         self._scheduler.start()
         try:
             self.run(sockets=[sock])
         finally:
             self._scheduler.stop()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to answer, and say so; not where a signal came first."""
+        await super().startup(sockets)
+        if self._ready is not None and not self.should_exit:
+            print(self._ready, flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more requests; what is not answered in time gets an error."""
@@ -105,11 +120,11 @@ class Server(uvicorn.Server):
             await asyncio.wait_for(self._hurry.wait(), self._grace_seconds)
         await asyncio.to_thread(self._scheduler.stop)
 
+    def _hear_signals(self) -> None:
+        """Take signals before and after uvicorn does: it raises its own again in the end."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, self._stop)
 
-def quietly_stoppable() -> None:
-    """Let SIGINT and SIGTERM do nothing but what the server makes of them.
-
-    It raises them once more when it has stopped.
-    """
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
+    def _stop(self, *_: object) -> None:
+        self.should_exit = True

@@ -20,6 +20,7 @@ from support.tiny_bundle import TinyBundle
 from wiola_serve.__main__ import main as command
 from wiola_serve.cli import main
 from wiola_serve.metrics import Metrics
+from wiola_serve.scheduler import Scheduler
 from wiola_serve.server import is_loopback, listening, url_of
 
 COMMAND = [sys.executable, "-m", "wiola_serve"]
@@ -205,27 +206,46 @@ def test_any_other_absence_is_a_bug(bundle, monkeypatch):
         main([str(bundle)])
 
 
-def test_a_signal_is_nothing_that_the_server_has_not_seen(bundle, monkeypatch, capsys):
-    """Served in this process: what a server raises again when it has stopped goes unheard."""
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+@pytest.fixture
+def handlers():
+    """Put back what heard the signals before."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
 
-    def run_on(_self, sock):
-        assert sock.getsockname()[0] == "127.0.0.1"
-        signal.raise_signal(signal.SIGINT)
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_server_can_hear_is_not_lost(bundle, monkeypatch, capsys, number):
+    """Served in this process; what a server raises again when it has stopped does no harm."""
+    start = Scheduler.start
+
+    def signalled(scheduler):
+        signal.raise_signal(number)
+        start(scheduler)
+
+    monkeypatch.setattr(Scheduler, "start", signalled)
+    assert main([str(bundle), "--port", "0", "--threads", "1"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.usefixtures("handlers")
+def test_the_line_is_printed_when_signals_are_heard(bundle, monkeypatch):
+    heard = []
+
+    def hear(line, **_):
+        heard.append((line.partition("127")[0], signal.getsignal(signal.SIGTERM).__name__))
         signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr("wiola_serve.server.Server.run_on", run_on)
-    try:
-        assert main([str(bundle), "--port", "0", "--threads", "1"]) == 0
-    finally:
-        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
-            signal.signal(number, handler)
-    assert capsys.readouterr().out.startswith("tiny at http://127.0.0.1:")
+    monkeypatch.setattr("builtins.print", hear)
+    assert main([str(bundle), "--port", "0", "--threads", "1"]) == 0
+    assert heard == [("tiny at http://", "handle_exit")]
 
 
 def test_a_warning_and_a_box_come_before_the_first_request(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("wiola_serve.server.Server.run_on", lambda *_: None)
-    monkeypatch.setattr("wiola_serve.server.quietly_stoppable", lambda: None)
     folder = TinyBundle(weights="random").write(tmp_path / "b")
 
     assert main([str(folder), "--port", "0", "--host", "0.0.0.0", "--allow-origin", "a"]) == 0
