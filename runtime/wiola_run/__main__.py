@@ -2,14 +2,16 @@
 
 import sys
 
+from wiola_run.interrupts import held
+
 INTERRUPTED = 130
 
 
 def main() -> int:
     """Run the command line and return its exit code."""
     try:
-        from wiola_run import cli  # noqa: PLC0415  it takes half a second
-
+        with held():
+            from wiola_run import cli  # noqa: PLC0415  it takes half a second
         return cli.main()
     except KeyboardInterrupt:
         return INTERRUPTED

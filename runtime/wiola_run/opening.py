@@ -5,7 +5,9 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+from wiola_run.interrupts import held
 from wiola_runtime import Model, load
+from wiola_runtime.opening import import_onnxruntime
 
 DONE, USER_CAN_FIX_IT = 0, 2
 RANDOM_WEIGHTS = """\
@@ -38,6 +40,8 @@ def open_model(arguments: argparse.Namespace) -> Model:
     Raises:
         WiolaRuntimeError: It cannot be opened so.
     """
+    with held():
+        import_onnxruntime()
     return load(
         arguments.bundle,
         device=arguments.device,

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import signal
 import subprocess
 import sys
 from importlib import metadata
@@ -11,6 +12,7 @@ import pytest
 from support.tiny_bundle import TinyBundle
 
 from wiola_run.cli import main
+from wiola_run.interrupts import held
 from wiola_runtime import Manifest, load
 from wiola_runtime.manifest import SelfTest
 
@@ -243,26 +245,53 @@ def test_an_option_without_a_value_is_a_usage_error(folder, capsys, option):
     assert f"{option!r} is no KEY=VALUE" in capsys.readouterr().err
 
 
-IMPORT_AND_INTERRUPT = """
-import sys
+# A module that is written in C turns an interrupt into what it makes of any exception.
+INTERRUPTED_IMPORT = """
+import signal, sys
 
 class Interrupt:
     def find_spec(self, name, *_):
-        if name == "numpy":
-            raise KeyboardInterrupt
+        if name == {name!r}:
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                raise ImportError("initialization failed")
 
 sys.meta_path.insert(0, Interrupt())
+sys.argv = {argv!r}
 from wiola_run.__main__ import main
 sys.exit(main())
 """
 
 
-def test_an_interruption_while_it_starts_shows_no_traceback():
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORT_AND_INTERRUPT], check=False, capture_output=True
-    )
+@pytest.mark.parametrize("name", ["numpy", "onnxruntime"])
+def test_an_interruption_while_it_starts_shows_no_traceback(folder, name):
+    code = INTERRUPTED_IMPORT.format(name=name, argv=["wiola-run", str(folder), *PROMPT])
+
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
 
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_an_interrupt_that_is_ignored_stays_ignored():
+    """As for a job in the background of a script."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with held():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_held_interrupt_is_raised_at_the_end():
+    reached = False
+    with pytest.raises(KeyboardInterrupt), held():
+        signal.raise_signal(signal.SIGINT)
+        reached = True
+
+    assert reached
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_the_command_runs_what_the_module_runs(folder, reply):
