@@ -91,8 +91,8 @@ def _serve(arguments: argparse.Namespace) -> None:
                 f"{KEY_VARIABLE} to a secret",
                 file=sys.stderr,
             )
-        ready = f"{model.manifest.name} at {server.url_of(sock)}/v1"
-        server.Server(model, limits, access).run_on(sock, ready)
+        line = f"{model.manifest.name} at {server.url_of(sock)}/v1"
+        server.Server(model, limits, access).run_on(sock, lambda: print(line, flush=True))
 
 
 def _limits(arguments: argparse.Namespace) -> Limits:

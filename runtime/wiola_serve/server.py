@@ -6,6 +6,7 @@ import ipaddress
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
@@ -64,7 +65,7 @@ class Server(uvicorn.Server):
         self._scheduler = Scheduler(model.engine, limits, metrics)
         self._grace_seconds = limits.grace_seconds
         self._hurry = asyncio.Event()
-        self._ready: str | None = None
+        self._ready: Callable[[], object] = bool
         app = application(model, self._scheduler, limits, metrics, access)
         super().__init__(
             uvicorn.Config(
@@ -81,12 +82,12 @@ class Server(uvicorn.Server):
             )
         )
 
-    def run_on(self, sock: socket.socket, ready: str | None = None) -> None:
+    def run_on(self, sock: socket.socket, ready: Callable[[], object] = bool) -> None:
         """Serve until a signal comes, and then until all answers have ended.
 
         Args:
             sock: Listens.
-            ready: What to print once requests are answered and signals heard.
+            ready: Is called once requests are answered and signals heard.
         """
         self._ready = ready
         self._hear_signals()
@@ -99,8 +100,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to answer, and say so; not where a signal came first."""
         await super().startup(sockets)
-        if self._ready is not None and not self.should_exit:
-            print(self._ready, flush=True)
+        if not self.should_exit:
+            self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more requests; what is not answered in time gets an error."""
