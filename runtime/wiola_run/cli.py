@@ -1,6 +1,7 @@
 """Continue a text with an exported Wiola bundle, or chat with it."""
 
 import argparse
+import contextlib
 import dataclasses
 import io
 import json
@@ -8,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import TextIO, cast
 
 from wiola_run.opening import (
     DONE,
@@ -17,7 +18,7 @@ from wiola_run.opening import (
     open_model,
     tell_of_random_weights,
 )
-from wiola_run.terminal import Terminal
+from wiola_run.terminal import Terminal, guessed
 from wiola_runtime.config import GenerationChanges
 from wiola_runtime.errors import GenerationError, WiolaRuntimeError
 from wiola_runtime.model import Model
@@ -40,26 +41,50 @@ GENERATION = (
     ("--json-schema", Path, "FILE", "the reply is JSON that this schema allows"),
     ("--regex", str, "TEXT", "the reply matches this expression"),
 )
+GENERATION_NAMES = frozenset(GenerationChanges.__annotations__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     arguments = _parser().parse_args(argv)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A console that lacks a character of the reply shows a substitute and goes on.
-        sys.stdout.reconfigure(errors="replace")
+    _accept_any_text()
     try:
+        _check(arguments)
         with open_model(arguments) as model:
             _run(model, arguments)
     except WiolaRuntimeError as error:
-        print(f"wiola-run: error: {error}", file=sys.stderr)
-        return USER_CAN_FIX_IT
+        return _fail(str(error))
     except BrokenPipeError:
-        # The reader left; what is still buffered must not fail again when Python exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _abandon(sys.stdout)
+    except OSError as error:
+        _abandon(sys.stdout)
+        return _fail(f"input or output failed ({error}); see where stdin and stdout lead")
     except KeyboardInterrupt:
         return INTERRUPTED
     return DONE
+
+
+def _accept_any_text() -> None:
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        # A line that is not valid is then refused by the runtime, and the next one read.
+        sys.stdin.reconfigure(errors="surrogateescape")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A console that lacks a character of the reply shows a substitute and goes on.
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _abandon(stream: TextIO) -> None:
+    """Let what a stream still buffers go nowhere: it must not fail again when Python exits."""
+    with contextlib.suppress(OSError):  # what stands for it in a notebook has no number
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _fail(message: str) -> int:
+    try:
+        print(f"wiola-run: error: {message}", file=sys.stderr)
+    except OSError:
+        _abandon(sys.stderr)
+    return USER_CAN_FIX_IT
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -78,43 +103,68 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--stop", action="append", metavar="TEXT", default=argparse.SUPPRESS, help="repeatable"
     )
+    parser.add_argument(
+        "--system", metavar="TEXT", help="first message of a chat: what the model should be"
+    )
     add_opening(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser
 
 
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse options without effect before anything is opened.
+
+    Raises:
+        GenerationError: There is one, or nowhere to read from.
+    """
+    chats = arguments.prompt is None and not arguments.self_test
+    if arguments.json and chats:
+        raise GenerationError("--json needs --prompt or --self-test; a chat has no result")
+    idle = [name for name in vars(arguments) if name in GENERATION_NAMES]
+    if arguments.self_test and idle:
+        option = "--" + idle[0].replace("_", "-")
+        raise GenerationError(f"{option} has no effect with --self-test; leave it out")
+    if arguments.system is not None and not chats:
+        raise GenerationError("--system has no effect but in a chat; leave it out")
+    if sys.stdin is None and (chats or arguments.prompt == "-"):
+        raise GenerationError("stdin is closed; give the text as --prompt TEXT")
+
+
 def _run(model: Model, arguments: argparse.Namespace) -> None:
     if arguments.self_test:
-        report = model.self_test()
-        if arguments.json:
-            print(json.dumps(dataclasses.asdict(report), indent=2, sort_keys=True))
-        report.require()
-        if not arguments.json:
-            print(f"self-test passed: logits differ by at most {report.max_abs_difference:.3g}")
+        _test(model, as_json=arguments.json)
         return
     tell_of_random_weights(model)
     if arguments.prompt is None:
-        if arguments.json:
-            raise GenerationError("--json needs --prompt or --self-test; a chat has no result")
         changes = _changes(arguments)
         model.defaults.changed(changes)  # what is out of range is said once, and now
-        Terminal(model, changes).run()
+        Terminal(model, changes, system=arguments.system).run()
         return
     prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
     for piece in model.stream(prompt, **_changes(arguments)):
         _show(piece, model, as_json=arguments.json)
 
 
+def _test(model: Model, *, as_json: bool) -> None:
+    report = model.self_test()
+    if as_json:
+        print(json.dumps(dataclasses.asdict(report), indent=2, sort_keys=True))
+    report.require()
+    if not as_json:
+        print(f"self-test passed: logits differ by at most {report.max_abs_difference:.3g}")
+
+
 def _changes(arguments: argparse.Namespace) -> GenerationChanges:
     """Return the generation options that were given; all others are the bundle's."""
-    known = GenerationChanges.__annotations__
-    given = {name: value for name, value in vars(arguments).items() if name in known}
+    given = {name: value for name, value in vars(arguments).items() if name in GENERATION_NAMES}
     path = given.get("json_schema")
     if path is not None:
         try:
             given["json_schema"] = path.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
-            raise GenerationError(f"--json-schema {path} cannot be read ({error})") from error
+            raise GenerationError(
+                f"--json-schema {path} cannot be read ({error}); expected a FILE with a schema"
+            ) from error
     return cast("GenerationChanges", given)
 
 
@@ -138,5 +188,5 @@ def _statistics(result: Result, load_seconds: float) -> str:
         f"[{result.provider}: load {load_seconds:.2f} s; prompt {result.prompt_tokens} tokens "
         f"in {timings.prefill_seconds:.2f} s; reply {len(result.token_ids)} tokens, "
         f"{timings.decode_tokens_per_second:.1f} per second; "
-        f"ended by {result.finish_reason}{seed}]"
+        f"{guessed(result)}ended by {result.finish_reason}{seed}]"
     )

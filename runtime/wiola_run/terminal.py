@@ -18,7 +18,8 @@ from wiola_runtime.session import Pieces, Session
 if TYPE_CHECKING:
     from wiola_runtime.reply import Result
 
-HELP = "/save FILE, /load FILE, /reset, /stats, /help, /quit; Ctrl-C stops an answer"
+HELP = "/save FILE, /load FILE, /reset, /stats, /help, /quit; Ctrl-C stops an answer, Ctrl-D quits"
+QUITTING = "Ctrl-C once more, Ctrl-D or /quit ends the conversation"
 
 
 class Terminal:
@@ -29,13 +30,23 @@ class Terminal:
     Args:
         model: An opened bundle.
         changes: What replies are made with.
+        system: A first message, of role system.
+
+    Raises:
+        ChatError: The bundle has no chat format, or none for a system's message.
     """
 
-    def __init__(self, model: Model, changes: GenerationChanges) -> None:
+    def __init__(
+        self, model: Model, changes: GenerationChanges, *, system: str | None = None
+    ) -> None:
         self._model = model
         self._changes = changes
         self._session: Session = model.session(overflow="truncate")
-        self._messages: list[dict[str, str]] | None = None if model.manifest.chat is None else []
+        self._beginning: list[dict[str, str]] = []
+        if system is not None:
+            self._beginning = [{"role": "system", "content": system}]
+            model.chat_ids([*self._beginning, {"role": "user", "content": "Hello"}])
+        self._messages = self._first_messages()
         self._last: Result | None = None
         self._commands: dict[str, Callable[[str], None]] = {
             "/save": self._save,
@@ -62,15 +73,20 @@ class Terminal:
                     self._answer(line)
             except WiolaRuntimeError as error:
                 _say(f"error: {error}")
+            except KeyboardInterrupt:  # of something that is quick, as a rule
+                _say(f"interrupted; {QUITTING}")
+
+    def _first_messages(self) -> list[dict[str, str]] | None:
+        return None if self._model.manifest.chat is None else [*self._beginning]
 
     def _answer(self, line: str) -> None:
         with interruptible() as cancel:
             for piece in self._pieces(line, cancel):
                 print(piece.text, end="", flush=True)
                 self._last = piece.result or self._last
-        print()
-        if self._messages is not None and self._last is not None:
-            self._messages.append({"role": "assistant", "content": self._last.text.strip()})
+            print()
+            if self._messages is not None and self._last is not None:
+                self._messages.append({"role": "assistant", "content": self._last.text.strip()})
 
     def _pieces(self, line: str, cancel: Cancellation) -> Pieces:
         if self._messages is None:
@@ -112,7 +128,7 @@ class Terminal:
 
     def _reset(self) -> None:
         self._session, self._last = self._model.session(overflow="truncate"), None
-        self._messages = None if self._model.manifest.chat is None else []
+        self._messages = self._first_messages()
         _say("a new conversation")
 
     def _stats(self) -> None:
@@ -124,23 +140,51 @@ class Terminal:
                 f"last answer: {len(self._last.token_ids)} tokens, "
                 f"{timings.decode_tokens_per_second:.1f} per second, first after "
                 f"{timings.first_token_seconds:.2f} s, {self._last.reused_tokens} tokens reused, "
-                f"ended by {self._last.finish_reason}, {self._last.provider}"
+                f"{guessed(self._last)}ended by {self._last.finish_reason}, {self._last.provider}"
             )
 
 
+def guessed(result: "Result") -> str:
+    """Say how many guesses were right, where some were asked for."""
+    guesses = result.guesses
+    return f"{guesses.accepted} of {guesses.guessed} guessed tokens right, " if guesses else ""
+
+
 def lines() -> Iterator[str]:
-    """Yield the lines that are typed, until the input ends; Ctrl-C at the prompt ends it too."""
-    prompt = "> " if sys.stdin.isatty() else ""
-    if prompt:
-        with contextlib.suppress(ImportError):  # Windows edits lines by itself
-            import readline  # noqa: F401, PLC0415  from now on `input` edits and remembers lines
+    """Yield the lines that are typed, until the input ends or Ctrl-C comes twice at the prompt.
+
+    Raises:
+        KeyboardInterrupt: It came while nobody types.
+    """
+    prompt = _prompt()
+    interrupted = False
     while True:
         try:
-            yield input(prompt).strip()
-        except (EOFError, KeyboardInterrupt):
-            if prompt:
-                print()
-            return
+            line = input(prompt).strip()
+        except EOFError:
+            break
+        except KeyboardInterrupt:
+            if not prompt:
+                raise
+            if interrupted:
+                break
+            print()
+            _say(QUITTING)
+            interrupted = True
+        else:
+            interrupted = False
+            yield line
+    if prompt:
+        print()
+
+
+def _prompt() -> str:
+    """Return what a person at a terminal is shown, and let them edit their lines."""
+    if not sys.stdin.isatty():
+        return ""
+    with contextlib.suppress(ImportError):  # Windows edits lines by itself
+        import readline  # noqa: F401, PLC0415  from now on `input` edits and remembers lines
+    return "> "
 
 
 @contextlib.contextmanager

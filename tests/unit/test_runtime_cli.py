@@ -3,10 +3,12 @@
 import dataclasses
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from support.tiny_bundle import TinyBundle
@@ -71,6 +73,57 @@ def test_stop_can_be_given_twice(folder, reply, capsys):
     assert "ended by stop" in err
 
 
+@pytest.mark.parametrize("options", [["--prompt", "-"], []])
+def test_a_closed_stdin_is_one_line(folder, monkeypatch, capsys, options):
+    monkeypatch.setattr("sys.stdin", None)
+
+    assert main([str(folder), *options]) == 2
+    message = "wiola-run: error: stdin is closed; give the text as --prompt TEXT\n"
+    assert capsys.readouterr() == ("", message)
+
+
+def test_a_prompt_that_is_no_text_is_one_line(folder, monkeypatch):
+    command = [sys.executable, "-m", "wiola_run", str(folder), "--prompt", "-"]
+    monkeypatch.setenv("PYTHONIOENCODING", "utf-8:strict")
+
+    done = subprocess.run(command, input=b"a\xff", capture_output=True, check=False)
+
+    assert (done.returncode, done.stdout) == (2, b"")
+    message = b"wiola-run: error: the text is not valid Unicode; give UTF-8 text\n"
+    assert done.stderr == message
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_an_output_that_cannot_be_written_is_one_line(folder, stream):
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, "-m", "wiola_run", str(folder), *PROMPT]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, check=False, text=True, **(streams | {stream: full}))
+
+    assert done.returncode == 2
+    if stream == "stdout":
+        message = "wiola-run: error: input or output failed ([Errno 28] No space left on device);"
+        assert done.stderr == f"{message} see where stdin and stdout lead\n"
+
+
+def test_an_output_without_a_file_fails_in_one_line_too(folder, monkeypatch, capsys):
+    class Full(io.StringIO):
+        def write(self, _):
+            raise OSError("full")
+
+    monkeypatch.setattr("sys.stdout", Full())
+
+    assert main([str(folder), *PROMPT]) == 2
+    assert capsys.readouterr().err.startswith("wiola-run: error: input or output failed (full)")
+
+
+def test_accepted_guesses_are_in_the_statistics(folder, capsys):
+    main([str(folder), *PROMPT, "--draft-tokens", "3"])
+
+    assert re.search(r"; \d+ of \d+ guessed tokens right, ended by ", capsys.readouterr().err)
+
+
 def test_a_dash_reads_the_prompt_from_stdin(folder, reply, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("It is"))
 
@@ -96,6 +149,9 @@ def test_random_weights_are_announced(tmp_path, capsys):
         (["--prompt", "x", "--threads", "0"], "threads is 0; expected 1 to 1024"),
         (["--prompt", "x", "--device", "cuda"], "device 'cuda' cannot be had"),
         (["--self-test"], "bundle tiny has no self-test"),
+        (["--self-test", "--top-k", "3"], "--top-k has no effect with --self-test; leave it out"),
+        (["--self-test", "--stop", "a"], "--stop has no effect with --self-test; leave it out"),
+        (["--prompt", "x", "--system", "y"], "--system has no effect but in a chat; leave it out"),
     ],
 )
 def test_a_failure_is_one_line(folder, options, message, capsys):
@@ -226,6 +282,7 @@ def test_a_schema_that_cannot_be_read_is_one_line(folder, tmp_path, capsys, cont
     err = capsys.readouterr().err
     assert code == 2
     assert err.startswith(f"wiola-run: error: --json-schema {path} cannot be read (")
+    assert err.endswith("); expected a FILE with a schema\n")
     assert err.count("\n") == 1
 
 

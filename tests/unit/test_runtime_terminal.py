@@ -3,9 +3,12 @@
 import contextlib
 import io
 import json
+import re
 import signal
+import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 from support.tiny_bundle import TinyBundle
@@ -24,10 +27,10 @@ def folder(request, tmp_path_factory):
     return TinyBundle(chat=request.param).write(tmp_path_factory.mktemp("terminal") / "b")
 
 
-def converse(folder, typed, monkeypatch, capsys):
+def converse(folder, typed, monkeypatch, capsys, *options):
     """Type some lines; return exit code, what was answered and what was said beside."""
     monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in typed)))
-    code = main([str(folder), *FEW])
+    code = main([str(folder), *FEW, *options])
     out, err = capsys.readouterr()
     return code, out, err
 
@@ -99,13 +102,99 @@ def test_ctrl_c_ends_the_answer_and_not_the_program():
     assert threading.current_thread() is threading.main_thread()
 
 
-def test_ctrl_c_at_the_prompt_ends_the_conversation(monkeypatch):
+def at_a_terminal(monkeypatch, *events):
+    """Return what `lines` yields where a person types; an exception is a key with Ctrl."""
+    happens = iter(events)
+
+    def type_(_):
+        event = next(happens)
+        if isinstance(event, str):
+            return event
+        raise event
+
+    monkeypatch.setattr("builtins.input", type_)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    return list(terminal.lines())
+
+
+def test_ctrl_c_at_the_prompt_says_how_to_quit_and_a_second_one_quits(monkeypatch, capsys):
+    typed = at_a_terminal(
+        monkeypatch, KeyboardInterrupt, " hello ", KeyboardInterrupt, KeyboardInterrupt, "never"
+    )
+
+    assert typed == ["hello"]
+    assert capsys.readouterr().err == 2 * f"{terminal.QUITTING}\n"
+
+
+def test_ctrl_d_at_the_prompt_quits(monkeypatch, capsys):
+    assert at_a_terminal(monkeypatch, "hello", EOFError, "never") == ["hello"]
+    assert capsys.readouterr() == ("\n", "")
+
+
+def test_ctrl_c_where_nobody_types_ends_the_program(monkeypatch, folder, capsys):
     def interrupted(_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("builtins.input", interrupted)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
 
-    assert list(terminal.lines()) == []
+    assert main([str(folder), *FEW]) == 130
+    assert "error" not in capsys.readouterr().err
+
+
+def test_an_interrupted_command_leaves_the_conversation(folder, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(terminal.Terminal, "_stats", interrupted)
+
+    code, out, err = converse(folder, ["It is", "/stats", "a truth"], monkeypatch, capsys)
+
+    assert (code, out.count("\n")) == (0, 2)
+    assert f"interrupted; {terminal.QUITTING}\n" in err
+
+
+def test_a_line_that_is_no_text_is_an_error_and_the_next_one_is_answered(folder, monkeypatch):
+    """As with a console whose encoding is strict."""
+    command = [sys.executable, "-m", "wiola_run", str(folder), *FEW]
+    monkeypatch.setenv("PYTHONIOENCODING", "utf-8:strict")
+
+    done = subprocess.run(command, input=b"a\xff\nIt is\n", capture_output=True, check=True)
+
+    assert done.stdout.count(b"\n") == 1
+    said = done.stderr.decode().splitlines()
+    assert said[1:] == ["error: the text is not valid Unicode; give UTF-8 text"]
+
+
+def test_a_chat_begins_with_what_the_system_says(tmp_path, monkeypatch, capsys):
+    roles = {"system": "<unk>", "user": "<pad>", "assistant": "<eos>"}
+    spec = ChatSpec(template=None, roles=roles, turn_end="<|end|>")
+    folder = TinyBundle(chat=spec).write(tmp_path / "b")
+    path = tmp_path / "chat.json"
+    typed = ["It is", "/reset", "a truth", f"/save {path}"]
+
+    code, _, _ = converse(folder, typed, monkeypatch, capsys, "--system", "Be short.")
+
+    assert code == 0
+    asked = json.loads(path.read_text())[:2]
+    assert asked == [
+        {"role": "system", "content": "Be short."},
+        {"role": "user", "content": "a truth"},
+    ]
+
+
+def test_a_bundle_without_such_messages_refuses_a_system(folder, monkeypatch, capsys):
+    code, out, err = converse(folder, ["It is"], monkeypatch, capsys, "--system", "Be short.")
+
+    assert (code, out) == (2, "")
+    assert err.startswith("wiola-run: error: ")
+    assert err.count("\n") == 1
+
+
+def test_accepted_guesses_are_told(folder, monkeypatch, capsys):
+    _, _, err = converse(folder, ["It is", "/stats"], monkeypatch, capsys, "--draft-tokens", "3")
+
+    assert re.search(r", \d+ of \d+ guessed tokens right, ended by ", err)
 
 
 def test_json_needs_something_to_print(folder, capsys):
