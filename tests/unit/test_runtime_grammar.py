@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -310,6 +311,10 @@ def test_what_is_no_schema_and_no_expression_is_refused_at_once(choice, message)
         GenerationConfig(**choice)
 
 
+def _nested(depth):
+    return {"items": _nested(depth - 1)} if depth else {}
+
+
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
@@ -318,6 +323,11 @@ def test_what_is_no_schema_and_no_expression_is_refused_at_once(choice, message)
         ({"json_schema": {"$ref": "#/no"}}, r"json_schema cannot be kept to: Pointer '/no' does "),
         ({"json_schema": {"enum": []}}, r"json_schema cannot be kept to: Unsatisfiable schema"),
         ({"json_schema": {"x-guidance": {"z": 1}}}, r"json_schema cannot be kept to: unknown fi"),
+        ({"json_schema": _nested(200)}, r"json_schema cannot be kept to: recursion limit"),
+        ({"json_schema": {"minimum": 10**400}}, r"json_schema cannot be kept to: number out"),
+        ({"json_schema": {"const": "\ud800"}}, r"json_schema cannot be kept to: Value is not"),
+        ({"json_schema": {"enum": [str(i) * 9 for i in range(20000)]}}, r"json_schema .* too big"),
+        ({"regex": "\ud800"}, r"regex cannot be kept to: 'utf-8' codec"),
         ({"regex": "("}, r"regex cannot be kept to: .*error: unclosed group$"),
         ({"regex": "a(?=b)"}, r"regex cannot be kept to: .*look-around, .* is not supported$"),
     ],
@@ -330,6 +340,27 @@ def test_what_cannot_be_kept_to_is_said_when_the_reply_is_begun(model, choice, m
 
     assert "\n" not in str(raised.value)
     assert conversation.token_count == 0
+
+
+@pytest.mark.parametrize("regex", ["a{100000}", "((a{1000}){1000}){1000}N"])
+def test_a_short_expression_cannot_cost_seconds(model, regex):
+    model.generate("It", regex="a", max_new_tokens=1)  # reads the tokenizer
+    began = time.process_time()
+
+    with pytest.raises(GenerationError, match="too many expressions constructed"):
+        model.generate("It", regex=regex, max_new_tokens=1)
+
+    assert time.process_time() - began < 1
+
+
+def test_schemas_of_real_size_are_kept_to(model):
+    fields = {f"field_{i}": {"type": ["string", "integer"][i % 2]} for i in range(300)}
+    for schema in (
+        {"type": "object", "properties": fields, "required": list(fields)},
+        {"enum": [f"value number {i}" for i in range(5000)]},
+        {"type": "string", "pattern": r"^https?://[^\s]{1,2000}$"},
+    ):
+        assert model.generate("It", json_schema=schema, max_new_tokens=3).token_ids
 
 
 def test_a_vocabulary_that_cannot_write_what_is_demanded_says_so():
