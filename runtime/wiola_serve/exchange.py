@@ -1,12 +1,13 @@
 """A request with the prompts it has sent: news come in, and it may end in three ways.
 
-Either all prompts are answered, or the time is up, or the client has left; the last two are news
-like all others.
+Either all prompts are answered, or the time is up, or the client has left; the last two end the
+preparation of the prompts, and are news like all others later.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -14,6 +15,8 @@ from wiola_serve.job import Job, News
 from wiola_serve.limits import Limits
 from wiola_serve.refusal import CLIENT_LEFT, REQUEST_TIMEOUT, TOO_LARGE, TOO_SLOW, Refusal
 from wiola_serve.scheduler import Scheduler
+
+Made = TypeVar("Made")
 
 
 class Exchange:
@@ -31,6 +34,7 @@ class Exchange:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._news: asyncio.Queue[tuple[int, News]] = asyncio.Queue()
+        self._over: asyncio.Future[Refusal] = self._loop.create_future()
         self._jobs: Sequence[Job] = ()
         self._watch: asyncio.Task[None] | None = None
         late = Refusal(
@@ -72,15 +76,30 @@ class Exchange:
 
         return listen
 
+    async def wait_for(self, work: Awaitable[Made]) -> Made:
+        """Return what comes of some work that follows the body, and watch the client from here on.
+
+        Raises:
+            Refusal: The time is up, or the client has left.
+        """
+        self._watch = asyncio.create_task(self._until_left())
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait((task, self._over), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            task.cancel()  # which does nothing to one that is done
+        if not task.done():
+            raise self._over.result()
+        return task.result()
+
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Send prompts to the scheduler, and watch the client.
+        """Send prompts to the scheduler.
 
         Raises:
             Refusal: There is no room for them.
         """
         self._scheduler.submit(jobs)
         self._jobs = jobs
-        self._watch = asyncio.create_task(self._until_left())
 
     async def news(self) -> AsyncIterator[tuple[int, News]]:
         """Yield the news of all prompts, each with the prompt's place, until all have ended.
@@ -108,4 +127,6 @@ class Exchange:
         self._fail(Refusal("the client has left", status=CLIENT_LEFT))
 
     def _fail(self, failure: Refusal) -> None:
+        if not self._over.done():
+            self._over.set_result(failure)
         self._news.put_nowait((0, News(failure=failure)))

@@ -99,11 +99,15 @@ class Scheduler:
                 self._waiting.remove(job)
             self._gone += [job for job in jobs if job in self._active]
 
-    def stop(self) -> None:
-        """Take no more prompts, end all there are, and wait for the thread."""
+    def end(self) -> None:
+        """Take no more prompts, and end all there are within a pass."""
         with self._change:
             self._ends_with = Refusal(STOPPING, status=UNAVAILABLE, code="stopping")
             self._change.notify()
+
+    def stop(self) -> None:
+        """End, and wait for the thread."""
+        self.end()
         if self._thread.ident is not None:
             self._thread.join()
 

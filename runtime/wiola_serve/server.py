@@ -15,7 +15,9 @@ from wiola_runtime import DeviceError, Model
 from wiola_serve.app import Access, application
 from wiola_serve.limits import Limits
 from wiola_serve.metrics import Metrics
+from wiola_serve.preparing import Preparations
 from wiola_serve.scheduler import Scheduler
+from wiola_serve.service import Service
 
 # After the running answers have had their time: for the last errors to be written.
 CLOSING_SECONDS = 5
@@ -66,10 +68,11 @@ class Server(uvicorn.Server):
         self._grace_seconds = limits.grace_seconds
         self._hurry = asyncio.Event()
         self._ready: Callable[[], object] = bool
-        app = application(model, self._scheduler, limits, metrics, access)
+        self._preparations = Preparations()
+        service = Service(model, self._scheduler, self._preparations, limits, metrics)
         super().__init__(
             uvicorn.Config(
-                app,
+                application(service, metrics, access),
                 http="h11",
                 ws="none",
                 lifespan="off",
@@ -108,6 +111,7 @@ class Server(uvicorn.Server):
         ending = asyncio.create_task(self._end_answers())
         await super().shutdown(sockets)
         ending.cancel()
+        self._preparations.stop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop at the first signal, at once at the second."""
@@ -119,7 +123,7 @@ class Server(uvicorn.Server):
     async def _end_answers(self) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._hurry.wait(), self._grace_seconds)
-        await asyncio.to_thread(self._scheduler.stop)
+        self._scheduler.end()
 
     def _hear_signals(self) -> None:
         """Take signals before and after uvicorn does: it raises its own again in the end."""

@@ -5,6 +5,7 @@ import functools
 import json
 import signal
 import socket
+import threading
 import time
 
 import httpx
@@ -13,8 +14,10 @@ from support.serve import serving, slowed, started, until
 from support.tiny_bundle import TinyBundle
 
 from wiola_runtime import load
-from wiola_serve import app as app_module
+from wiola_serve import service as service_module
+from wiola_serve import wire
 from wiola_serve.app import Access
+from wiola_serve.preparing import THREADS_OF_A_CLIENT
 
 # Nothing is encrypted here, so that no certificates need be read.
 get, post, options, stream = (
@@ -206,6 +209,60 @@ def test_an_answer_that_takes_too_long_is_an_error(model):
         until(lambda: busy(url) == (0, 0))
 
 
+@contextlib.contextmanager
+def held(monkeypatch):
+    """Let the preparation of prompts that say "hold" wait; yield how many do."""
+    read, release, holding = wire.read_completion, threading.Event(), []
+
+    def slow(body, name):
+        if body["prompt"] == "hold":
+            holding.append(1)
+            release.wait(30)
+        return read(body, name)
+
+    monkeypatch.setattr("wiola_serve.wire.read_completion", slow)
+    try:
+        yield holding
+    finally:
+        release.set()
+
+
+def test_preparing_a_prompt_counts_as_time(model, monkeypatch):
+    with serving(model, seconds=1) as url, held(monkeypatch):
+        for _ in range(3):
+            late = ask(url, {"prompt": "hold"})
+            assert error_of(late)[0] == 504
+            assert late.elapsed.total_seconds() < 5
+
+
+def test_a_client_that_leaves_while_its_prompt_is_prepared_is_noticed(model, monkeypatch):
+    with serving(model) as url, held(monkeypatch):
+        with contextlib.suppress(httpx.ReadTimeout):
+            post(f"{url}/v1/completions", json={"prompt": "hold"}, timeout=0.2)
+        name = 'wiola_requests_total{route="/v1/completions",status="499"}'
+        until(lambda: name in get(f"{url}/metrics").text)
+
+
+def test_a_client_whose_prompts_are_hard_to_prepare_holds_up_nobody_else(model, monkeypatch):
+    other = httpx.HTTPTransport(local_address="127.0.0.9", verify=False)
+    with serving(model, seconds=20) as url, held(monkeypatch) as holding:
+        for _ in range(80):  # more than there are threads in any pool
+            with contextlib.suppress(httpx.ReadTimeout):
+                post(f"{url}/v1/completions", json={"prompt": "hold"}, timeout=0.02)
+        with httpx.Client(transport=other) as client:
+            assert client.post(f"{url}/v1/completions", json=ASK).status_code == 200
+        assert len(holding) == THREADS_OF_A_CLIENT
+
+
+def test_what_is_being_prepared_does_not_hold_up_the_end(model, monkeypatch, caplog):
+    with held(monkeypatch) as holding:
+        with serving(model, grace_seconds=0) as url:
+            with contextlib.suppress(httpx.ReadTimeout):
+                post(f"{url}/v1/completions", json={"prompt": "hold"}, timeout=0.5)
+        assert holding
+    assert caplog.text == ""
+
+
 def test_a_body_that_does_not_come_is_an_error(model):
     with serving(model, seconds=1) as url:
         host, port = url.removeprefix("http://").split(":")
@@ -250,7 +307,7 @@ def test_clients_that_leave_before_an_answer_end_the_work_and_free_the_queue(mod
 def test_a_client_that_does_not_read_is_left_alone_in_the_end(model, monkeypatch):
     """Its answer waits in memory, no longer than the time limit; the others go on."""
     monkeypatch.setattr("wiola_serve.stream.LAST_WORDS_SECONDS", 0.2)
-    monkeypatch.setattr(app_module, "event", lambda _: b"data: " + b"x" * 1_000_000 + b"\n\n")
+    monkeypatch.setattr(service_module, "event", lambda _: b"data: " + b"x" * 1_000_000 + b"\n\n")
     with serving(model, seconds=3) as url:
         host, port = url.removeprefix("http://").split(":")
         body = json.dumps({**ENDLESS, "stream": True}).encode()
