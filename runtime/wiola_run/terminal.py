@@ -166,7 +166,7 @@ def lines() -> Iterator[str]:
         except KeyboardInterrupt:
             if not prompt:
                 raise
-            if interrupted:
+            if interrupted and not _typed():
                 break
             print()
             _say(QUITTING)
@@ -176,6 +176,12 @@ def lines() -> Iterator[str]:
             yield line
     if prompt:
         print()
+
+
+def _typed() -> str:
+    """Return what stood in the line that Ctrl-C took away, where that is known."""
+    editor = sys.modules.get("readline")
+    return editor.get_line_buffer() if editor else ""
 
 
 def _prompt() -> str:

@@ -126,6 +126,14 @@ def test_ctrl_c_at_the_prompt_says_how_to_quit_and_a_second_one_quits(monkeypatc
     assert capsys.readouterr().err == 2 * f"{terminal.QUITTING}\n"
 
 
+def test_ctrl_c_that_takes_a_line_away_never_quits(monkeypatch):
+    editor = SimpleNamespace(get_line_buffer=lambda: "half a li")
+    monkeypatch.setitem(sys.modules, "readline", editor)
+    events = [KeyboardInterrupt, KeyboardInterrupt, "hello", EOFError]
+
+    assert at_a_terminal(monkeypatch, *events) == ["hello"]
+
+
 def test_ctrl_d_at_the_prompt_quits(monkeypatch, capsys):
     assert at_a_terminal(monkeypatch, "hello", EOFError, "never") == ["hello"]
     assert capsys.readouterr() == ("\n", "")
