@@ -119,6 +119,7 @@ class GenerationConfig:
         _check(self, "max_new_tokens", _counts_from(0), "an integer >= 0")
         _check(self, "stop", _are_texts, "texts of at least 1 character")
         _check(self, "stop_ids", lambda ids: all(map(_counts_from(0), ids)), "integers >= 0")
+        _check(self, "ignore_eos", _is_truth, "True or False")
         few = _optional(lambda v: is_count(v, 0) and v <= MOST_LOGPROBS)
         _check(self, "logprobs", few, f"an integer from 0 to {MOST_LOGPROBS}, or None")
         _check(
@@ -207,9 +208,13 @@ def _are_texts(found: Collection[object]) -> bool:
 
 def _is_bias(bias: Mapping[int, float]) -> bool:
     return all(
-        is_count(token_id, 0) and math.isfinite(value) and abs(value) < LARGEST
-        for token_id, value in bias.items()
+        is_count(i, 0) and not _is_truth(v) and math.isfinite(v) and abs(v) < LARGEST
+        for i, v in bias.items()
     )
+
+
+def _is_truth(value: object) -> bool:
+    return isinstance(value, bool) or type(value).__name__ == "bool"  # numpy's, not imported here
 
 
 def _schema_text(schema: object) -> str | None:
@@ -243,7 +248,7 @@ def _collect(
 def _check(config: GenerationConfig, field: str, valid: Valid, expected: str) -> None:
     value = getattr(config, field)
     try:
-        fits = valid(value)
+        fits = valid(value) and _is_truth(value) == (field == "ignore_eos")
     except (TypeError, ValueError, OverflowError):  # a value that cannot even be compared
         fits = False
     if not fits:

@@ -91,7 +91,9 @@ class Engine:
                 is nothing to begin with.
         """
         given: object = content
-        if not isinstance(given, str | Sequence | np.ndarray):
+        if not isinstance(given, str | Sequence) and not (
+            isinstance(given, np.ndarray) and given.ndim
+        ):
             raise GenerationError(f"prompt is {given!r}; expected text or token ids")
         if isinstance(content, str):
             ids = self.tokenizer.encode(content, begins=begins)

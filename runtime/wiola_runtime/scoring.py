@@ -58,11 +58,17 @@ def check_ids(
         raise GenerationError(
             "token ids are of unequal lengths; expected (T,) or (B, T)"
         ) from error
+    if ids.dtype.kind == "U":
+        raise GenerationError("token ids are texts; give several prompts as a list")
     if ids.size == 0 or ids.ndim not in ID_AXES or ids.dtype.kind not in "iu":
         raise GenerationError(
             f"token ids have shape {ids.shape} and type {ids.dtype}; "
             "expected integers (T,) or (B, T), at least one"
         )
+    # numpy makes integers of truth values among integers.
+    flat = () if ids is token_ids else np.asarray(token_ids, object).flat
+    if any(isinstance(i, bool | np.bool_) for i in flat):
+        raise GenerationError("token ids hold truth values; expected integers")
     lowest, highest = int(ids.min()), int(ids.max())
     if lowest < 0 or highest >= manifest.vocab_size:
         raise GenerationError(

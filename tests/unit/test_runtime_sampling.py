@@ -51,6 +51,14 @@ CHOICES = st.builds(
         ("temperature", 10**400, "finite and >= 0"),
         ("presence_penalty", 2e12, "of usual size"),
         ("repetition_penalty", 1e-300, "of usual size"),
+        ("temperature", True, "finite and >= 0"),
+        ("temperature", np.True_, "finite and >= 0"),
+        ("top_p", True, r"in \(0, 1\]"),
+        ("presence_penalty", True, "a finite number"),
+        ("repetition_penalty", True, "finite and > 0"),
+        ("ignore_eos", 1, "True or False"),
+        ("ignore_eos", "no", "True or False"),
+        ("ignore_eos", None, "True or False"),
     ],
 )
 def test_a_value_out_of_range_names_its_field(field, value, expected):
@@ -296,6 +304,7 @@ def test_log_probabilities_are_those_of_the_softmax(logits):
         ("logit_bias", {5: 1e300}, "logit_bias is {5: 1e[+]300}; expected finite numbers"),
         ("stop_ids", [3, -1], r"stop_ids is frozenset\(.*\); expected integers >= 0"),
         ("logit_bias", {-1: 2.0}, r"logit_bias is {-1: 2.0}; expected finite numbers by token id"),
+        ("logit_bias", {1: True}, r"logit_bias is {1: True}; expected finite numbers by token id"),
         ("logit_bias", {1: math.inf}, r"logit_bias is {1: inf}; expected finite numbers by token"),
     ],
 )
