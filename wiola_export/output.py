@@ -8,18 +8,16 @@ import errno
 import os
 import secrets
 import shutil
-import signal
-import threading
 import warnings
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from wiola_export.checkpoint.source_file import read_json_object
 from wiola_export.errors import CheckpointError, OutputError
+from wiola_export.signals import signals_as_exit
 from wiola_runtime import manifest
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 @contextlib.contextmanager
@@ -42,7 +40,7 @@ def output_folder(
     """
     target = Path(target).resolve()
     check_target(target, force=force, sources=sources)
-    with _signals_as_exit(), contextlib.ExitStack() as undo:
+    with signals_as_exit(), contextlib.ExitStack() as undo:
         with _disk_errors(target):
             _make_parents(target.parent, undo)
             _check_space(target.parent, needed_bytes)
@@ -205,23 +203,3 @@ def _disk_errors(target: Path) -> Iterator[None]:
         raise OutputError(
             f"{target} cannot be written ({error.strerror}: {error.filename}); choose another --out"
         ) from error
-
-
-@contextlib.contextmanager
-def _signals_as_exit() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP unwind the stack, as an interrupt does; main thread only."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    ours = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
-    for number in ours:
-        signal.signal(number, _exit)
-    try:
-        yield
-    finally:
-        for number in ours:
-            signal.signal(number, signal.SIG_DFL)
-
-
-def _exit(number: int, _frame: object) -> None:
-    raise SystemExit(128 + number)
