@@ -4,11 +4,13 @@ import dataclasses
 import json
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from wiola_runtime import Result, Tokenizer, TokenLogprobs
 from wiola_runtime.reply import FinishReason
+from wiola_runtime.text import StreamDecoder
 from wiola_serve.job import News
 
 Json = dict[str, Any]
@@ -47,10 +49,20 @@ def usage(results: Sequence[Result]) -> Json:
     }
 
 
-def token_text(tokenizer: Tokenizer, token_id: int) -> str:
-    """Return a token as it is inside a text; an end token as it is written."""
-    once = tokenizer.decode([token_id])
-    return tokenizer.decode([token_id, token_id])[len(once) :] or tokenizer.token_text(token_id)
+class TokenTexts:
+    """What single tokens look like inside a text; each is found once."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._found: dict[int, str] = {}
+
+    def __getitem__(self, token_id: int) -> str:
+        """Return a token as it is inside a text; an end token as it is written."""
+        if token_id not in self._found:
+            decode = self.tokenizer.decode
+            text = decode([token_id, token_id])[len(decode([token_id])) :]
+            self._found[token_id] = text or self.tokenizer.token_text(token_id)
+        return self._found[token_id]
 
 
 class Form(Protocol):
@@ -74,36 +86,47 @@ class CompletionForm:
 
     prefix, whole, piece = "cmpl-", "text_completion", "text_completion"
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._offsets: dict[int, int] = {}
+    def __init__(self, texts: TokenTexts) -> None:
+        self._texts = texts
+        self._places = defaultdict[int, _Place](lambda: _Place(texts))
 
     def choice(self, news: News) -> Json:
         """Return the fields of a whole choice."""
         told = None if news.result is None else news.result.logprobs
-        return {"text": news.text, "logprobs": self._logprobs(told, 0)}
+        place = _Place(self._texts)
+        return {"text": news.text, "logprobs": self._logprobs(told, place)}
 
     def delta(self, news: News, index: int) -> Json:
         """Return the fields of a piece of a choice."""
-        at = self._offsets.get(index, 0)
-        told = news.logprobs or None
-        self._offsets[index] = at + sum(len(self._text(one.token_id)) for one in told or ())
-        return {"text": news.text, "logprobs": self._logprobs(told, at)}
+        told = self._logprobs(news.logprobs or None, self._places[index])
+        return {"text": news.text, "logprobs": told}
 
-    def _logprobs(self, told: Sequence[TokenLogprobs] | None, offset: int) -> Json | None:
+    def _logprobs(self, told: Sequence[TokenLogprobs] | None, place: "_Place") -> Json | None:
         if told is None:
             return None
-        tokens = [self._text(one.token_id) for one in told]
-        offsets = [offset + sum(map(len, tokens[:i])) for i in range(len(tokens))]
+        texts = self._texts
         return {
-            "tokens": tokens,
+            "tokens": [texts[one.token_id] for one in told],
             "token_logprobs": [one.logprob for one in told],
-            "top_logprobs": [{self._text(i): p for i, p in reversed(one.top)} for one in told],
-            "text_offset": offsets,
+            "top_logprobs": [{texts[i]: p for i, p in reversed(one.top)} for one in told],
+            "text_offset": [place.of(one.token_id) for one in told],
         }
 
-    def _text(self, token_id: int) -> str:
-        return token_text(self._tokenizer, token_id)
+
+class _Place:
+    """How far a text has come: a character that is not whole is not counted yet."""
+
+    def __init__(self, texts: TokenTexts) -> None:
+        self._texts = texts
+        self._decoder = StreamDecoder(texts.tokenizer)
+        self._length = 0
+
+    def of(self, token_id: int) -> int:
+        """Return where the next token begins in the text."""
+        begins, piece = self._length, self._decoder.push(token_id)
+        self._length += len(piece)
+        own = self._texts[token_id]  # behind what was held back for it, if that never became whole
+        return self._length - len(own) if piece.endswith(own) else begins
 
 
 class ChatForm:
@@ -111,8 +134,8 @@ class ChatForm:
 
     prefix, whole, piece = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, texts: TokenTexts) -> None:
+        self._texts = texts
         self._has_begun = False
 
     def choice(self, news: News) -> Json:
@@ -142,7 +165,7 @@ class ChatForm:
         }
 
     def _token(self, token_id: int, logprob: float) -> Json:
-        text = token_text(self._tokenizer, token_id)
+        text = self._texts[token_id]
         whole = "\ufffd" not in text  # a token may end inside a character
         return {"token": text, "logprob": logprob, "bytes": list(text.encode()) if whole else None}
 

@@ -1,5 +1,6 @@
 """The endpoints: from a request of the protocol to jobs, and from their news to an answer."""
 
+import asyncio
 import contextlib
 import dataclasses
 import time
@@ -13,7 +14,15 @@ from starlette.routing import Route
 from wiola_runtime import GenerationConfig, Model, Result, WiolaRuntimeError
 from wiola_runtime.reply import Reply
 from wiola_serve import wire
-from wiola_serve.answers import LAST_LINE, ChatForm, CompletionForm, Envelope, as_json, event
+from wiola_serve.answers import (
+    LAST_LINE,
+    ChatForm,
+    CompletionForm,
+    Envelope,
+    TokenTexts,
+    as_json,
+    event,
+)
 from wiola_serve.exchange import Exchange
 from wiola_serve.job import Job, News
 from wiola_serve.limits import Limits
@@ -39,6 +48,7 @@ class Service:
         metrics: Metrics,
     ) -> None:
         self._engine = model.engine
+        self._texts = TokenTexts(model.tokenizer)
         self._name = model.manifest.name
         self._fingerprint = f"fp_{model.manifest.fingerprint[:16]}"
         self._scheduler = scheduler
@@ -72,7 +82,7 @@ class Service:
             texts = [self._engine.ids_of(prompt, begins=True) for prompt in asked.prompts]
             return asked.options, self._replies(texts, asked.options)
 
-        envelope = Envelope(CompletionForm(self._engine.tokenizer), self._name, self._fingerprint)
+        envelope = Envelope(CompletionForm(self._texts), self._name, self._fingerprint)
         return await self._answer(request, replies, envelope, keeps=False)
 
     async def chat(self, request: Request) -> Response:
@@ -83,7 +93,7 @@ class Service:
             ids = self._engine.chat.ids(asked.messages)
             return asked.options, self._replies([ids], asked.options)
 
-        envelope = Envelope(ChatForm(self._engine.tokenizer), self._name, self._fingerprint)
+        envelope = Envelope(ChatForm(self._texts), self._name, self._fingerprint)
         return await self._answer(request, replies, envelope, keeps=True)
 
     async def models(self, _request: Request) -> Response:
@@ -148,7 +158,8 @@ class Service:
             news = exchange.news()
             if not options.streams:
                 ends = dict([placed async for placed in news])
-                return in_json(envelope.whole([ends[i] for i in range(len(begun))]))
+                # Long answers with log probabilities take their time, and others wait for the loop.
+                return await asyncio.to_thread(_whole, envelope, [ends[i] for i in sorted(ends)])
             first = await anext(news)
             stack.pop_all()  # the stream closes the exchange
             lines = _events(first, news, envelope, tells_usage=options.tells_usage)
@@ -209,6 +220,10 @@ def _refusing(
         return replies(body)
     except WiolaRuntimeError as error:
         raise refusal_of(error, wire.FIELDS) from error
+
+
+def _whole(envelope: Envelope, ends: Sequence[News]) -> Response:
+    return in_json(envelope.whole(ends))
 
 
 async def _events(

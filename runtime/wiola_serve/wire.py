@@ -13,7 +13,7 @@ from wiola_runtime.config import GenerationChanges
 from wiola_serve.refusal import NOT_FOUND, Refusal
 
 MOST_STOPS = 16
-MOST_TOP_LOGPROBS = 20
+MOST_LOGPROBS, MOST_TOP_LOGPROBS = 5, 20  # of completions and of chats, as in the API
 Body = Mapping[str, Any]
 Prompt = str | list[int]
 
@@ -116,7 +116,7 @@ def read_completion(body: Body, model: str) -> CompletionRequest:
     require_known(body, {"prompt"})
     changes = _changes(body)
     if (count := _of(body, "logprobs", int)) is not None:
-        changes["logprobs"] = count
+        changes["logprobs"] = _count("logprobs", count, MOST_LOGPROBS)
     return CompletionRequest(
         prompts=_prompts(body.get("prompt")), options=_options(body, changes, model)
     )
@@ -132,11 +132,9 @@ def read_chat(body: Body, model: str) -> ChatRequest:
     changes = _changes(body)
     count = _of(body, "top_logprobs", int)
     if _of(body, "logprobs", bool):
-        changes["logprobs"] = count or 0
+        changes["logprobs"] = _count("top_logprobs", count or 0, MOST_TOP_LOGPROBS)
     elif count is not None:
         _refuse("top_logprobs", "has no effect without logprobs; send logprobs: true with it")
-    if count is not None and not 0 <= count <= MOST_TOP_LOGPROBS:
-        _refuse("top_logprobs", f"is {count}; expected 0 to {MOST_TOP_LOGPROBS}")
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         _refuse("messages", "are missing; expected a list of at least one message")
@@ -282,6 +280,10 @@ def _of(body: Body, name: str, kind: type[Any]) -> Any:  # noqa: ANN401  of that
         words = {int: "an integer", bool: "true or false", str: "a text", dict: "an object"}
         _refuse(name, f"is {value!r}; expected {words[kind]}")
     return value
+
+
+def _count(name: str, count: int, most: int) -> int:
+    return count if 0 <= count <= most else _refuse(name, f"is {count}; expected 0 to {most}")
 
 
 def _refuse(param: str, found: str) -> NoReturn:

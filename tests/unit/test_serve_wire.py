@@ -141,6 +141,7 @@ def test_messages_have_text_in_one_part_or_several():
             "stream_options",
         ),
         ({"logprobs": True}, "logprobs is True; expected an integer", "logprobs"),
+        ({"logprobs": 6}, "logprobs is 6; expected 0 to 5", "logprobs"),
         ({"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens differs from", "max_tokens"),
         ({"stop": ["a", ""]}, "stop is not a text or a list of texts of at least", "stop"),
         ({"stop": 3}, "stop is not a text or a list", "stop"),
