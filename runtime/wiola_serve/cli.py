@@ -16,6 +16,7 @@ from wiola_runtime import GenerationError, WiolaRuntimeError
 from wiola_serve.limits import Limits
 
 EXTRA = ("prometheus_client", "starlette", "uvicorn")
+BUG = 1  # a supervisor starts it again
 KEY_VARIABLE = "WIOLA_API_KEY"
 LIMITS = (
     ("--max-tokens", "tokens", int, "N", "longest answer; default: what the context leaves"),
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     arguments = _parser().parse_args(argv)
     try:
-        _serve(arguments)
+        return _serve(arguments)
     except WiolaRuntimeError as error:
         print(f"wiola-serve: error: {error}", file=sys.stderr)
         return USER_CAN_FIX_IT
@@ -47,7 +48,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return USER_CAN_FIX_IT
-    return DONE
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _serve(arguments: argparse.Namespace) -> None:
+def _serve(arguments: argparse.Namespace) -> int:
     from wiola_serve import server  # noqa: PLC0415  an extra: its absence becomes an instruction
     from wiola_serve.app import Access  # noqa: PLC0415
 
@@ -92,7 +92,8 @@ def _serve(arguments: argparse.Namespace) -> None:
                 file=sys.stderr,
             )
         line = f"{model.manifest.name} at {server.url_of(sock)}/v1"
-        server.Server(model, limits, access).run_on(sock, lambda: print(line, flush=True))
+        one = server.Server(model, limits, access)
+        return DONE if one.run_on(sock, lambda: print(line, flush=True)) else BUG
 
 
 def _limits(arguments: argparse.Namespace) -> Limits:

@@ -65,7 +65,12 @@ class Scheduler:
     @property
     def is_running(self) -> bool:
         """Whether prompts are taken."""
-        return self._thread.is_alive() and self._ends_with is None
+        return self._ends_with is None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a bug has ended the thread; its traceback is in the log."""
+        return self._ends_with is not None and self._ends_with.status == FAILED
 
     def start(self) -> None:
         """Begin to work."""
@@ -78,8 +83,8 @@ class Scheduler:
             Refusal: There is no room for them, or the server is stopping.
         """
         with self._change:
-            if not self.is_running:
-                raise Refusal(STOPPING, status=UNAVAILABLE, code="stopping")
+            if self._ends_with is not None:
+                raise self._ends_with
             there = self.active_rows + len(self._waiting)
             if there + len(jobs) > self._limits.rows + self._limits.queue:
                 raise Refusal(
@@ -102,7 +107,8 @@ class Scheduler:
     def end(self) -> None:
         """Take no more prompts, and end all there are within a pass."""
         with self._change:
-            self._ends_with = Refusal(STOPPING, status=UNAVAILABLE, code="stopping")
+            stopping = Refusal(STOPPING, status=UNAVAILABLE, code="stopping")
+            self._ends_with = self._ends_with or stopping
             self._change.notify()
 
     def stop(self) -> None:

@@ -85,8 +85,11 @@ class Server(uvicorn.Server):
             )
         )
 
-    def run_on(self, sock: socket.socket, ready: Callable[[], object] = bool) -> None:
-        """Serve until a signal comes, and then until all answers have ended.
+    def run_on(self, sock: socket.socket, ready: Callable[[], object] = bool) -> bool:
+        """Serve until a signal comes, and then until all answers have ended; or until a bug does.
+
+        Returns:
+            Whether it was the signal.
 
         Args:
             sock: Listens.
@@ -99,12 +102,17 @@ class Server(uvicorn.Server):
             self.run(sockets=[sock])
         finally:
             self._scheduler.stop()
+        return not self._scheduler.has_failed
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to answer, and say so; not where a signal came first."""
         await super().startup(sockets)
         if not self.should_exit:
             self._ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Tell whether to stop: nobody is served any more where the scheduler's thread has died."""
+        return await super().on_tick(counter) or not self._scheduler.is_running
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more requests; what is not answered in time gets an error."""

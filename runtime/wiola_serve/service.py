@@ -115,7 +115,11 @@ class Service:
         """Say whether prompts are taken, and how busy the server is."""
         scheduler, manifest = self._scheduler, self._engine.manifest
         content = {
-            "status": "ok" if scheduler.is_running else "stopping",
+            "status": "ok"
+            if scheduler.is_running
+            else "failed"
+            if scheduler.has_failed
+            else "stopping",
             "model": self._name,
             "weights": manifest.weights,
             "device": self._engine.graph.device,

@@ -34,10 +34,10 @@ def bundle(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def running(bundle, *options, **environment):
+def running(bundle, *options, command=COMMAND, **environment):
     """Start the command at a free port; yield process and address, end it at last."""
     process = subprocess.Popen(
-        [*COMMAND, bundle, "--port", "0", *options],
+        [*command, bundle, "--port", "0", *options],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment,
     )  # fmt: skip
     try:
@@ -136,6 +136,22 @@ def test_clients_that_do_nothing_are_cut_off_without_a_traceback(bundle):
 
     assert process.returncode == 0
     assert "Traceback" not in err
+
+
+def test_a_bug_in_decoding_ends_it_with_a_traceback_and_a_code(bundle):
+    """So that a supervisor starts it again."""
+    code = (
+        "import sys; from wiola_serve import cli; from wiola_serve.scheduler import Scheduler; "
+        "Scheduler._turn = lambda _: 1 / 0; sys.exit(cli.main())"
+    )
+    with running(bundle, command=[sys.executable, "-c", code]) as (process, url):
+        with pytest.raises(urllib.error.HTTPError, match="500"):
+            opened(f"{url}/completions", {"prompt": "It", "max_tokens": 3})
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
+
+    assert (out, process.returncode) == ("", 1)
+    assert err.count("Traceback") == 1
+    assert err.rstrip().endswith("ZeroDivisionError: division by zero")
 
 
 def test_a_key_from_the_environment(bundle):
@@ -245,7 +261,7 @@ def test_the_line_is_printed_when_signals_are_heard(bundle, monkeypatch):
 
 
 def test_a_warning_and_a_box_come_before_the_first_request(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("wiola_serve.server.Server.run_on", lambda *_: None)
+    monkeypatch.setattr("wiola_serve.server.Server.run_on", lambda *_: True)
     folder = TinyBundle(weights="random").write(tmp_path / "b")
 
     assert main([str(folder), "--port", "0", "--host", "0.0.0.0", "--allow-origin", "a"]) == 0

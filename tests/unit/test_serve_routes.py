@@ -340,14 +340,29 @@ def test_a_bug_gets_an_answer_and_a_traceback(model, monkeypatch, capsys):
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
-def test_a_worker_that_has_died_is_no_healthy_server(model, monkeypatch):
+def test_a_worker_that_has_died_ends_the_server(model, monkeypatch):
     monkeypatch.setattr("threading.excepthook", lambda _: None)
     monkeypatch.setattr("wiola_serve.scheduler.Scheduler._turn", lambda _: 1 / 0)
-    with serving(model) as url:
-        assert error_of(ask(url))[2] == "the server has failed; see its log"
-        until(lambda: get(f"{url}/health").status_code == 503)
-        assert get(f"{url}/health").json()["status"] == "stopping"
-        assert error_of(ask(url))[0] == 503
+    monkeypatch.setattr("wiola_serve.server.Server.on_tick", never)
+    failed = (500, "server_error", "the server has failed; see its log")
+    with started(model) as (_, url):
+        assert error_of(ask(url)) == failed
+        health = get(f"{url}/health")
+        assert (health.status_code, health.json()["status"]) == (503, "failed")
+        assert error_of(ask(url)) == failed
+        monkeypatch.undo()
+        until(lambda: refuses(url))
+
+
+async def never(*_):
+    return False
+
+
+def refuses(url):
+    try:
+        return not get(url)
+    except httpx.TransportError:
+        return True
 
 
 @pytest.mark.usefixtures("slow")
