@@ -12,17 +12,20 @@ from wiola_runtime.chat import Message
 from wiola_runtime.config import GenerationChanges
 from wiola_serve.refusal import NOT_FOUND, Refusal
 
-MOST_STOPS = 16
+MOST_STOPS, MOST_DIGITS = 16, 20
 MOST_LOGPROBS, MOST_TOP_LOGPROBS = 5, 20  # of completions and of chats, as in the API
 Body = Mapping[str, Any]
 Prompt = str | list[int]
 
-# Names in the protocol, or in what other servers add to it, and in GenerationConfig.
-SAME = (
-    "temperature", "top_p", "top_k", "min_p", "typical_p", "presence_penalty",
-    "frequency_penalty", "repetition_penalty", "seed", "ignore_eos", "regex",
+# Names and types in the protocol, or in what other servers add to it; in GenerationConfig too.
+NUMBERS = (
+    "temperature", "top_p", "min_p", "typical_p", "presence_penalty", "frequency_penalty",
+    "repetition_penalty",
 )  # fmt: skip
-NAMES = {name: name for name in SAME} | {"stop_token_ids": "stop_ids"}
+OTHER_KINDS = {"top_k": int, "seed": int, "ignore_eos": bool, "regex": str, "stop_token_ids": list}
+KINDS: Mapping[str, type[Any]] = dict.fromkeys(NUMBERS, float) | OTHER_KINDS
+NAMES = {name: name for name in KINDS} | {"stop_token_ids": "stop_ids"}
+LONGEST = ("max_tokens", "max_completion_tokens")
 FIELDS = {field: name for name, field in NAMES.items()} | {
     "max_new_tokens": "max_tokens", "json_schema": "response_format", "logprobs": "logprobs",
     "logit_bias": "logit_bias", "stop": "stop", "prompt": "prompt",
@@ -56,6 +59,10 @@ REASONS: Mapping[str, str] = {
     "tools": "the model calls no tools; bind the answer with response_format instead",
     "functions": "the model calls no functions; bind the answer with response_format instead",
 }
+WORDS: Mapping[type[Any], str] = {
+    int: "an integer", float: "a number", bool: "true or false", str: "a text",
+    dict: "an object", list: "a list",
+}  # fmt: skip
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
@@ -153,7 +160,7 @@ def require_known(body: Body, own: set[str]) -> None:
     for name, value in body.items():
         if name in NAMES or name in OTHERS or name in IGNORED or name in own:
             continue
-        if value not in NEUTRAL.get(name, ()):
+        if repr(value) not in map(repr, NEUTRAL.get(name, ())):  # 1 is not true
             reason = REASONS.get(name, "this server does not know it; leave it out")
             raise Refusal(
                 f"{name} is not supported: {reason}", code="unsupported_parameter", param=name
@@ -177,20 +184,19 @@ def _options(body: Body, changes: dict[str, Any], model: str) -> Options:
     return Options(
         changes=cast("GenerationChanges", changes),
         streams=streams,
-        tells_usage=bool((extra or {}).get("include_usage")),
+        tells_usage=bool(_of(extra or {}, "include_usage", bool)),
     )
 
 
 def _changes(body: Body) -> dict[str, Any]:
     """Return the fields of GenerationConfig that a request sets."""
-    found: dict[str, Any] = {field: body[name] for name, field in NAMES.items() if name in body}
+    found = {NAMES[name]: _of(body, name, KINDS[name]) for name in KINDS if name in body}
     if found.get("top_k") in (0, -1):
         found["top_k"] = None
     if found.get("temperature") == 0:  # the likeliest token, whatever else is sent along
         found = {name: value for name, value in found.items() if name not in DRAWS}
-    lengths = [body[n] for n in ("max_tokens", "max_completion_tokens") if n in body]
-    if lengths:
-        if len(set(map(str, lengths))) > 1:
+    if lengths := [_of(body, name, int) for name in LONGEST if name in body]:
+        if len(set(lengths)) > 1:
             _refuse("max_tokens", "differs from max_completion_tokens; send one of them")
         found["max_new_tokens"] = lengths[0]
     if "stop" in body:
@@ -202,19 +208,21 @@ def _changes(body: Body) -> dict[str, Any]:
     return found
 
 
-def _schema(chosen: Body | None) -> object | None:
+def _schema(chosen: Body | None) -> Body | None:
     kind = "text" if chosen is None else chosen.get("type")
     if kind == "text":
         return None
     if kind == "json_object":
         return {"type": "object"}
     described = (chosen or {}).get("json_schema")
-    if kind == "json_schema" and isinstance(described, dict) and "schema" in described:
-        return cast("object", described["schema"])
+    if kind == "json_schema" and isinstance(described, dict):
+        schema = described.get("schema")
+        if isinstance(schema, dict):
+            return schema
     return _refuse(
         "response_format",
         'is not one of {"type": "text"}, {"type": "json_object"}, '
-        '{"type": "json_schema", "json_schema": {"schema": ...}}',
+        '{"type": "json_schema", "json_schema": {"schema": {...}}}',
     )
 
 
@@ -228,8 +236,10 @@ def _stops(stop: object) -> list[str]:
 
 
 def _bias(bias: Mapping[str, Any]) -> dict[int, Any]:
-    if not all(key.isdecimal() for key in bias):
+    if not all(key.isascii() and key.isdecimal() and len(key) < MOST_DIGITS for key in bias):
         _refuse("logit_bias", "has keys that are no token ids; expected integers as texts")
+    if not all(type(value) in (int, float) for value in bias.values()):
+        _refuse("logit_bias", "has values that are no numbers; expected -100 to 100")
     return {int(key): value for key, value in bias.items()}
 
 
@@ -251,7 +261,7 @@ def _message(message: object, where: str) -> Message:
     unknown = sorted(name for name in given if name not in ("role", "content") and given[name])
     if unknown:
         _refuse(f"{where}.{unknown[0]}", "is not supported: a message is its role and content")
-    if given.get("role") not in ROLES:
+    if given.get("role") not in tuple(ROLES):
         _refuse(f"{where}.role", f"is {given.get('role')!r}; expected one of {', '.join(ROLES)}")
     return {"role": ROLES[given["role"]], "content": _content(given.get("content"), where)}
 
@@ -275,10 +285,9 @@ def _content(content: object, where: str) -> str:
 def _of(body: Body, name: str, kind: type[Any]) -> Any:  # noqa: ANN401  of that kind
     """Return a field of a type, or None where it is not there."""
     value = body.get(name)
-    wrong = isinstance(value, bool) if kind is int else False
-    if value is not None and (wrong or not isinstance(value, kind)):
-        words = {int: "an integer", bool: "true or false", str: "a text", dict: "an object"}
-        _refuse(name, f"is {value!r}; expected {words[kind]}")
+    kinds = (int, float) if kind is float else (kind,)
+    if value is not None and type(value) not in kinds:  # true is no number
+        _refuse(name, f"is {value!r}; expected {WORDS[kind]}")
     return value
 
 
