@@ -7,6 +7,7 @@ state holds), and `state_0` … in the order of the manifest's states.
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import zipfile
 import zlib
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from wiola_runtime.config import is_count
@@ -23,6 +25,7 @@ from wiola_runtime.manifest import Manifest
 from wiola_runtime.state import DTYPES, shape_of
 
 FORMAT_VERSION = 1
+HEADER_BYTES = 1 << 20  # some 100,000 turns
 # What numpy, zipfile and json raise at a file that is not what it should be.
 DAMAGES = (
     *(ArithmeticError, AttributeError, EOFError, LookupError, NotImplementedError, OSError),
@@ -99,17 +102,34 @@ def read(path: Path, manifest: Manifest) -> Saved:
         SessionError: It is absent, no saved session, damaged, or of another bundle.
     """
     try:
-        if path.exists() and not zipfile.is_zipfile(path):  # numpy would speak of pickles
+        if path.exists() and not (path.is_file() and zipfile.is_zipfile(path)):
             raise SessionError(f"{path} is no saved session; `Session.save` writes such a file")
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            arrays: dict[str, NDArray[Any]] = {name: file[name] for name in file.files}
-        header = json.loads(arrays.pop("header").tobytes())
+        with zipfile.ZipFile(path) as file:
+            header = json.loads(_array(file, "header", HEADER_BYTES).tobytes())
+            _check_origin(path, header["format_version"], header["bundle"], manifest)
+            text = (manifest.context_length,), np.dtype(np.int64)
+            known = _state(manifest, *text[0]) | {"token_ids": text, "fed_ids": text}
+            names = {name.removesuffix(".npy") for name in file.namelist()} - {"header"}
+            most = {name: math.prod(known[name][0]) * known[name][1].itemsize for name in names}
+            arrays = {name: _array(file, name, most[name]) for name in known if name in names}
         token_ids, fed_ids = arrays.pop("token_ids"), arrays.pop("fed_ids")
-        version, bundle = header["format_version"], header["bundle"]
     except FileNotFoundError as error:
         raise SessionError(f"{path} not found; `Session.save` writes such a file") from error
     except DAMAGES as error:
         raise SessionError(f"{path} is no saved session, or damaged ({error})") from error
+    if not _fits(header, token_ids, fed_ids, arrays, manifest):
+        raise SessionError(f"{path} is damaged: text and state do not fit each other")
+    return Saved(
+        bundle=manifest.fingerprint,
+        overflow=header["overflow"],
+        token_ids=tuple(token_ids.tolist()),
+        turns=tuple(header["turns"]),
+        fed_ids=tuple(fed_ids.tolist()),
+        arrays=tuple(arrays.values()),
+    )
+
+
+def _check_origin(path: Path, version: object, bundle: object, manifest: Manifest) -> None:
     if version != FORMAT_VERSION:
         raise SessionError(f"{path} has format {version}; this runtime reads {FORMAT_VERSION}")
     if bundle != manifest.fingerprint:
@@ -117,25 +137,40 @@ def read(path: Path, manifest: Manifest) -> Saved:
             f"{path} belongs to another bundle ({str(bundle)[:12]}…), not to {manifest.name} "
             f"({manifest.fingerprint[:12]}…); restore it there"
         )
-    names = [f"state_{index}" for index in range(len(manifest.states))]
-    states = tuple(arrays.pop(name) for name in names if name in arrays)
-    if arrays or not _fits(header, token_ids, fed_ids, states, manifest):
-        raise SessionError(f"{path} is damaged: text and state do not fit each other")
-    return Saved(
-        bundle=bundle,
-        overflow=header["overflow"],
-        token_ids=tuple(token_ids.tolist()),
-        turns=tuple(header["turns"]),
-        fed_ids=tuple(fed_ids.tolist()),
-        arrays=states,
-    )
+
+
+def _state(manifest: Manifest, tokens: int) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Return shape and type of each array that a state of so many tokens has."""
+    sizes = {"B": 1, "C": tokens, "P": tokens}
+    return {
+        f"state_{index}": (shape_of(spec.axes, sizes), np.dtype(DTYPES[spec.dtype]))
+        for index, spec in enumerate(manifest.states)
+    }
+
+
+def _array(file: zipfile.ZipFile, name: str, most: int) -> NDArray[Any]:
+    """Read an array of so many bytes at most, whatever the file claims that it has.
+
+    Compressed ones, which may take any memory to read, are never written.
+    """
+    info = file.getinfo(f"{name}.npy")
+    if info.compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{name} is compressed")
+    with file.open(info) as entry:
+        if npy.read_magic(entry) != (1, 0):
+            raise ValueError(f"{name} is of another version")
+        shape, by_columns, dtype = npy.read_array_header_1_0(entry)
+        size = math.prod(shape) * dtype.itemsize
+        if dtype.hasobject or not 0 <= size <= most:
+            raise ValueError(f"{name} has {size} bytes; expected {most} at most")
+        return np.ndarray(shape, dtype, entry.read(size), order="F" if by_columns else "C")
 
 
 def _fits(
     header: dict[str, Any],
     token_ids: NDArray[Any],
     fed_ids: NDArray[Any],
-    states: tuple[NDArray[Any], ...],
+    states: dict[str, NDArray[Any]],
     manifest: Manifest,
 ) -> bool:
     """Tell whether what a file holds could have been written by a session of the bundle."""
@@ -145,10 +180,10 @@ def _fits(
     known = all(_are_ids(ids, manifest) for ids in (token_ids, fed_ids))
     if not known or not all(is_count(at, 0) and at <= token_ids.size for at in turns):
         return False
-    sizes = {"B": 1, "C": size, "P": size}
-    wanted = [(shape_of(spec.axes, sizes), DTYPES[spec.dtype]) for spec in manifest.states]
-    found = [(array.shape, array.dtype.type) for array in states]
-    return found == wanted or (size == 0 and not found)
+    # The types also say that numbers are in this machine's byte order.
+    found = {name: (array.shape, array.dtype) for name, array in states.items()}
+    whole = found == _state(manifest, size) or (size == 0 and not found)
+    return whole and turns == sorted(turns)
 
 
 def _are_ids(ids: NDArray[Any], manifest: Manifest) -> bool:

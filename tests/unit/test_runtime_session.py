@@ -1,9 +1,11 @@
 """Conversations: whatever was done to one, it goes on as a new one with the same text would."""
 
 import contextlib
+import io
 import json
 import os
 import threading
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -565,11 +567,11 @@ def test_a_file_of_another_format_or_with_states_missing_is_refused(model, tmp_p
     "change",
     [
         {"header": {"turns": 5}}, {"header": {"turns": [-5, 1000]}}, {"header": {"overflow": "x"}},
+        {"header": {"turns": [0, 9, 3]}}, {"state_2": np.zeros((1, 32), ">f4")},
         {"token_ids": np.asarray([-1])}, {"token_ids": np.asarray([[3]])},
         {"token_ids": np.asarray([1.5])}, {"token_ids": np.asarray([10_000])},
         {"fed_ids": np.arange(5, 9)}, {"state_0": np.zeros((1, 1, 2, 16), np.float32)},
-        {"state_2": np.zeros((1, 5), np.float32)}, {"state_2": np.zeros((1, 32))},
-        {"other": np.zeros(3)},
+        {"state_2": np.zeros((1, 5), np.float32)}, {"state_2": np.zeros((1, 16))},
     ],
     ids=str,
 )  # fmt: skip
@@ -587,6 +589,51 @@ def test_a_file_whose_parts_do_not_fit_is_refused(model, tmp_path, change):
 
     with pytest.raises(SessionError, match="is damaged: text and state do not fit each other"):
         model.restore(path)
+
+
+def _claiming(shape, written=b"", kind="<f4"):
+    """Return the entry of an array that says of itself what may not be so."""
+    file = io.BytesIO()
+    header = {"descr": kind, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.getvalue() + written
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "packed", "message"),
+    [
+        ("state_0", _claiming((10**12,)), False, "state_0 has 4000000000000 bytes; expected "),
+        ("state_0", _claiming((-1, 4)), False, "state_0 has -16 bytes; expected "),
+        ("state_2", _claiming((1, 32)), False, "buffer is too small"),
+        ("state_2", _claiming((1, 32), bytes(128)), True, "state_2 is compressed"),
+        ("state_2", _claiming((1, 16), bytes(128), "|O"), False, "state_2 has "),
+        ("header", _claiming((1 << 20,)), False, "header has 4194304 bytes; expected 1048576 at "),
+        ("other", _claiming((1,), bytes(4)), False, "'other'"),
+        ("header", b"\x93NUMPY\x03\x00", False, "header is of another version"),
+    ],
+)
+def test_what_a_file_claims_is_not_believed(model, tmp_path, name, entry, packed, message):
+    """A few bytes cannot make a restore take more memory than a full context does."""
+    path = tmp_path / "s.npz"
+    conversation = model.session()
+    conversation.generate(IDS[:30], max_new_tokens=2)
+    conversation.save(path)
+    with zipfile.ZipFile(path) as file:
+        entries = {one: file.read(one) for one in file.namelist()} | {f"{name}.npy": entry}
+    with zipfile.ZipFile(path, "w") as file:
+        for one, content in entries.items():
+            kind = zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED
+            file.writestr(one, content, kind if one == f"{name}.npy" else zipfile.ZIP_STORED)
+
+    with pytest.raises(SessionError, match=f"is no saved session, or damaged .{message}"):
+        model.restore(path)
+
+
+def test_a_pipe_is_no_saved_session(model, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+
+    with pytest.raises(SessionError, match=r"is no saved session; `Session\.save` writes such"):
+        model.restore(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize("name", ["", ".", "a\0b", "x" * 300])
