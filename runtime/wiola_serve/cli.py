@@ -76,9 +76,10 @@ def _parser() -> argparse.ArgumentParser:
 def _serve(arguments: argparse.Namespace) -> int:
     from wiola_serve import server  # noqa: PLC0415  an extra: its absence becomes an instruction
     from wiola_serve.app import Access  # noqa: PLC0415
+    from wiola_serve.guard import is_loopback  # noqa: PLC0415
 
     limits = _limits(arguments)
-    local, key = server.is_loopback(arguments.host), _key(arguments)
+    local, key = is_loopback(arguments.host), _key(arguments)
     access = Access(key=key, is_local=local, origins=tuple(arguments.allow_origin))
     with (
         server.listening(arguments.host, arguments.port) as sock,
@@ -110,6 +111,12 @@ def _limits(arguments: argparse.Namespace) -> Limits:
 def _key(arguments: argparse.Namespace) -> str | None:
     """Return the API key, from the option or the environment."""
     key = arguments.api_key if arguments.api_key is not None else os.environ.get(KEY_VARIABLE)
-    if key is not None and not key.strip():
+    if key is None:
+        return None
+    try:
+        key.encode()
+    except UnicodeEncodeError as error:
+        raise GenerationError("the API key is no UTF-8; choose another") from error
+    if not key.strip():
         raise GenerationError(f"the API key is empty; give one, or unset {KEY_VARIABLE}")
-    return key
+    return key.strip()  # no header has white space at its ends

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import hmac
+import ipaddress
+import re
 import time
 
 from starlette.datastructures import Headers
@@ -14,7 +16,15 @@ from wiola_serve.metrics import Metrics
 from wiola_serve.refusal import FAILED, MISDIRECTED, UNAUTHORIZED, Refusal
 
 OPEN_ROUTES = ("/health",)
-LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+HOST = re.compile(r"\[?(.*?)\]?(:\d*)?")
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a name or an address is reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower().removesuffix(".") == "localhost"
 
 
 def refused(refusal: Refusal) -> Response:
@@ -65,8 +75,9 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         headers = Headers(scope=scope)
-        name = headers.get("host", "").rpartition(":")[0] or headers.get("host", "")
-        if self._is_local and self._key is None and name.lower() not in LOCAL_NAMES:
+        found = HOST.fullmatch(headers.get("host", ""))
+        name = found[1] if found else ""
+        if self._is_local and self._key is None and not is_loopback(name):
             return Refusal(
                 f"this server is called localhost, not {name!r}; with an API key (--api-key) the "
                 "name does not matter",
@@ -76,7 +87,7 @@ class Guard:
             return None
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and hmac.compare_digest(
-            given.encode("latin-1"), self._key.encode()
+            given.strip().encode("latin-1"), self._key.encode()
         ):
             return None
         return Refusal(

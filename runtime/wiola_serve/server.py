@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ipaddress
 import signal
 import socket
 import threading
@@ -22,14 +21,6 @@ from wiola_serve.service import Service
 # After the running answers have had their time: for the last errors to be written.
 CLOSING_SECONDS = 5
 MOST_PORTS = 65535
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether an address is reached from this machine alone."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -80,7 +71,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                limit_concurrency=limits.connections,
+                limit_concurrency=limits.connections + 1,  # it counts the one that asks
                 timeout_graceful_shutdown=int(limits.grace_seconds) + CLOSING_SECONDS,
             )
         )

@@ -19,9 +19,10 @@ from support.tiny_bundle import TinyBundle
 
 from wiola_serve.__main__ import main as command
 from wiola_serve.cli import main
+from wiola_serve.guard import is_loopback
 from wiola_serve.metrics import Metrics
 from wiola_serve.scheduler import Scheduler
-from wiola_serve.server import is_loopback, listening, url_of
+from wiola_serve.server import listening, url_of
 
 COMMAND = [sys.executable, "-m", "wiola_serve"]
 PATIENCE_SECONDS = 60
@@ -155,7 +156,7 @@ def test_a_bug_in_decoding_ends_it_with_a_traceback_and_a_code(bundle):
 
 
 def test_a_key_from_the_environment(bundle):
-    with running(bundle, WIOLA_API_KEY="secret") as (_, url):
+    with running(bundle, WIOLA_API_KEY=" secret\n") as (_, url):
         with pytest.raises(urllib.error.HTTPError, match="401"):
             opened(f"{url}/models")
         with opened(f"{url}/models", Authorization="Bearer secret") as answer:
@@ -200,6 +201,8 @@ def test_what_is_wrong_is_said_in_one_line(capsys, bundle, tmp_path, monkeypatch
     assert failed(capsys, bundle, "--api-key", " ").startswith("the API key is empty; give one")
     monkeypatch.setenv("WIOLA_API_KEY", "")
     assert failed(capsys, bundle).startswith("the API key is empty")
+    monkeypatch.setenv("WIOLA_API_KEY", "\udcff")
+    assert failed(capsys, bundle) == "the API key is no UTF-8; choose another"
 
 
 @pytest.mark.parametrize("absent", ["starlette", "uvicorn", "prometheus_client"])
@@ -337,7 +340,16 @@ def test_the_document_forgets_no_option_and_no_metric(capsys):
 
 @pytest.mark.parametrize(
     ("host", "local"),
-    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("a.b", False)],
+    [
+        ("127.0.0.1", True),
+        ("127.0.0.2", True),
+        ("localhost", True),
+        ("LocalHost.", True),
+        ("::1", True),
+        ("0.0.0.0", False),
+        ("a.b", False),
+        ("", False),
+    ],
 )
 def test_loopback_is_told_from_the_rest(host, local):
     assert is_loopback(host) == local
