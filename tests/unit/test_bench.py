@@ -2,8 +2,14 @@
 
 import dataclasses
 import json
+import math
 import re
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -11,6 +17,7 @@ from support.progress import Recording
 from support.tiny_bundle import TinyBundle
 
 from wiola_export import bench
+from wiola_export.bench import process
 from wiola_export.bench.bandwidth import read_bandwidth
 from wiola_export.bench.contest import Contestant, Measured, run_bench, run_once
 from wiola_export.bench.contestants import contestants, read_peer, workload_for
@@ -28,7 +35,7 @@ FIGURES = {
     "decode_tokens_per_second": 200.0,
     "deep_tokens_per_second": None,
     "prefill_tokens_per_second": 800.0,
-    "ready_at": 0.0,
+    "ready_at": 1.0,
     "memory_bytes": 250_000_000,
     "weight_bytes": 90_000_000,
     "versions": {"engine": "1"},
@@ -71,7 +78,7 @@ def peer(tmp_path):
 
 def test_contestants_take_turns_and_medians_are_shown(bundle, peer):
     progress = Recording()
-    found = run_bench(contestants([bundle], [peer]), WORK, 3, progress)
+    found = run_bench(contestants([bundle], [peer]), WORK, 3, progress, timeout=60)
     ours, theirs = found.contestants
 
     assert [one.name for one in found.contestants] == ["tiny", "other engine"]
@@ -90,6 +97,18 @@ def test_contestants_take_turns_and_medians_are_shown(bundle, peer):
     assert "8 tokens behind 8, and 4 behind 24; prefill of 16; first token of 8." in bench.summary(
         found
     )
+
+
+def test_versions_are_told_once_for_all_that_share_them():
+    def measured(name, versions):
+        rounds = (Figures(**(FIGURES | {"versions": versions})),)
+        return Measured(name=name, rounds=rounds, start_seconds=(1.0,))
+
+    ours = {"numpy": "2", "engine": "1"}
+    made = [measured("a", ours), measured("b", {}), measured("c", ours)]
+    found = SimpleNamespace(contestants=made)
+
+    assert bench.versions(found) == "Versions: a, c: engine 1, numpy 2; b: not told."
 
 
 def test_the_bundle_worker_prints_figures_alone(bundle, capsys):
@@ -142,16 +161,135 @@ def test_a_table_for_lookups_alone_is_not_read_in_a_step(bundle):
             "import sys; sys.exit('first\\nout of paper')",
             "x could not be run (exit code 1): out of paper",
         ),
-        ("print('hello')", "x printed no figures ("),
-        ("print('{}')", "x printed no figures ("),
-        ("pass", "x printed no figures ("),
+        ("import os; os.kill(os.getpid(), 9)", "x could not be run (exit code -9): no"),
+        ("print('hello')", "x printed no figures (Expecting value"),
+        ("print('{}')", "x printed no figures (Figures.__init__() missing"),
+        ("print('[]')", "x printed no figures ("),
+        ("print('[' * 100_000)", "x printed no figures ("),
+        ("import os; os.write(1, b'\\xff\\n')", "x printed no figures (Expecting value"),
+        ("pass", "x printed no figures (nothing was printed); see docs/benchmarks.md"),
     ],
 )
 def test_a_contestant_that_fails_is_named_with_the_reason(program, message):
     contestant = Contestant(name="x", command=(sys.executable, "-c", program))
 
     with pytest.raises(EvaluationError, match=f"^{re.escape(message)}"):
-        run_once(contestant, WORK)
+        run_once(contestant, WORK, 60)
+
+
+def prints(text):
+    return Contestant(name="x", command=(sys.executable, "-c", f"print({text!r})"))
+
+
+def test_only_the_end_of_what_is_printed_is_kept(monkeypatch):
+    monkeypatch.setattr(process, "TAIL_BYTES", 4)
+
+    done = process.run([sys.executable, "-c", "print('many lines'); print('end')"], 60)
+
+    assert done == process.Done(exit_code=0, output="end\n", errors="")
+
+
+@pytest.mark.parametrize("ready_at", [1.0, 1e12])
+def test_a_first_token_outside_of_the_run_is_refused(ready_at):
+    message = f"x printed no figures (ready_at is {ready_at:.3f}; expected seconds since the epoch"
+
+    with pytest.raises(EvaluationError, match=f"^{re.escape(message)}"):
+        run_once(prints(json.dumps(FIGURES | {"ready_at": ready_at})), WORK, 60)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"load_seconds": "1"}, "load_seconds is '1'; expected a number, above 0"),
+        ({"load_seconds": None}, "load_seconds is None; expected a number, above 0"),
+        ({"ready_at": math.nan}, "ready_at is nan; expected a number, above 0"),
+        ({"first_token_seconds": math.inf}, "first_token_seconds is inf; expected a number"),
+        ({"decode_tokens_per_second": 0}, "decode_tokens_per_second is 0; expected a number"),
+        ({"deep_tokens_per_second": -1.0}, "deep_tokens_per_second is -1.0; expected a number"),
+        ({"prefill_tokens_per_second": True}, "prefill_tokens_per_second is True; expected"),
+        ({"prefill_tokens_per_second": 10**400}, f"prefill_tokens_per_second is 1{'0' * 39}; "),
+        ({"verify_seconds": -1}, "verify_seconds is -1; expected a number, 0 or more"),
+        ({"memory_bytes": 0}, "memory_bytes is 0; expected an integer, above 0"),
+        ({"weight_bytes": 1.5}, "weight_bytes is 1.5; expected an integer, 0 or more"),
+        ({"versions": None}, "versions is None; expected an object of names and versions"),
+        ({"versions": {"a": 1}}, "versions is {'a': 1}; expected an object of names"),
+        ({"versions": {"a": "1\n2"}}, r"versions is {'a': '1\n2'}; expected an object of names"),
+    ],
+)
+def test_figures_check_themselves(change, message):
+    with pytest.raises(EvaluationError, match=f"^{re.escape(message)}"):
+        Figures(**(FIGURES | change))
+
+
+@pytest.mark.parametrize("change", [{"weight_bytes": 0}, {"verify_seconds": 0}])
+def test_figures_of_a_bundle_without_matrices_or_hashes_are_good(change):
+    assert Figures(**(FIGURES | change))
+
+
+# Leaves a child that holds its output, tells its process id, and sleeps or ends.
+PARENT = """
+import pathlib, subprocess, sys, time
+sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+pathlib.Path(sys.argv[1]).write_text(f"{{sleeper.pid}}\\n")
+time.sleep({seconds})
+"""
+
+
+def has_ended(path):
+    """Tell whether the process that a file names ends soon."""
+    status = Path("/proc") / path.read_text().strip() / "stat"
+    for _ in range(100):
+        if not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def parent(path, seconds):
+    command = (sys.executable, "-c", PARENT.format(seconds=seconds), str(path))
+    return Contestant(name="x", command=command)
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+
+
+@needs_proc
+def test_a_contestant_that_hangs_is_ended_with_all_it_started(tmp_path):
+    message = "x took more than 2 seconds and was ended; give it more by --timeout"
+
+    with pytest.raises(EvaluationError, match=f"^{message}$"):
+        run_once(parent(tmp_path / "pid", 100), WORK, 2)
+
+    assert has_ended(tmp_path / "pid")
+
+
+@needs_proc
+def test_what_a_contestant_leaves_behind_is_not_waited_for(tmp_path):
+    began = time.monotonic()
+    with pytest.raises(EvaluationError, match="nothing was printed"):
+        run_once(parent(tmp_path / "pid", 0), WORK, 60)
+
+    assert time.monotonic() - began < 50
+    assert has_ended(tmp_path / "pid")
+
+
+@needs_proc
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_bench_that_is_ended_leaves_no_process(bundle, tmp_path, number, code):
+    path, described = tmp_path / "pid", tmp_path / "peer.json"
+    described.write_text(json.dumps({"name": "x", "command": parent(path, 100).command}))
+    options = [str(bundle), "--peer", str(described), "--rounds", "1", "--depth", "0"]
+    command = [sys.executable, "-m", "wiola_export", "bench", *options, "--quiet"]
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as bench_:
+        while not (path.exists() and path.read_text().endswith("\n")):
+            assert bench_.poll() is None
+            time.sleep(0.05)
+        bench_.send_signal(number)
+        assert bench_.communicate(timeout=60) == (b"", b"")
+
+    assert bench_.returncode == code
+    assert has_ended(path)
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path):
@@ -159,7 +297,7 @@ def test_a_program_that_is_not_there_is_named(tmp_path):
     message = f"x could not be started: {program}: No such file or directory"
 
     with pytest.raises(EvaluationError, match=f"^{re.escape(message)}$"):
-        run_once(Contestant(name="x", command=(program,)), WORK)
+        run_once(Contestant(name="x", command=(program,)), WORK, 60)
 
 
 @pytest.mark.parametrize(
@@ -167,6 +305,12 @@ def test_a_program_that_is_not_there_is_named(tmp_path):
     [
         ("{", "is no JSON"),
         ("[]", "describes no engine"),
+        ("[" * 100_000, "is no JSON"),
+        ('{"name": "", "command": ["b"]}', "describes no engine: the name is ''; expected one"),
+        ('{"name": "a\\nb", "command": ["b"]}', r"the name is 'a\\nb'; expected one line of"),
+        ('{"name": "a", "command": [""]}', "the command of a cannot be run; expected a program"),
+        ('{"name": "a", "command": ["b\\u0000"]}', "the command of a cannot be run"),
+        ('{"name": "a", "command": ["b", "\\ud800"]}', "the command of a cannot be run"),
         ('{"name": "a", "command": []}', "describes no engine"),
         ('{"name": "a", "command": ["b", 1]}', "describes no engine"),
         ('{"name": "a", "command": ["b"], "cwd": "c"}', "describes no engine"),
@@ -223,6 +367,7 @@ def test_the_command_prints_a_table_or_json(bundle, peer):
 
     assert shown.exit_code == told.exit_code == 0
     assert "| other engine | 200 (200–200) |" in shown.output
+    assert "; other engine: engine 1.\n" in shown.output
     assert {one["name"] for one in json.loads(told.output)["contestants"]} == {
         "tiny",
         "other engine",
@@ -233,7 +378,12 @@ def test_the_command_prints_a_table_or_json(bundle, peer):
     ("arguments", "message"),
     [
         (["--rounds", "0"], "--rounds is 0; expected an integer >= 1"),
-        (["--threads", "0"], "threads is 0; expected an integer >= 1"),
+        (["--threads", "0"], "--threads is 0; expected an integer from 1 to 1024"),
+        (["--threads", "1025"], "--threads is 1025; expected an integer from 1 to 1024"),
+        (["--depth", "-1"], "--depth is -1; expected an integer >= 0"),
+        (["--timeout", "0"], "--timeout is 0; expected a number of seconds above 0"),
+        (["--timeout", "nan"], "--timeout is nan; expected a number of seconds above 0"),
+        (["--timeout", "inf"], "--timeout is inf; expected a number of seconds above 0"),
     ],
 )
 def test_the_command_refuses_what_it_cannot_do(bundle, capsys, arguments, message):

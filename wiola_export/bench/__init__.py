@@ -2,7 +2,7 @@
 
 from wiola_export.bench.contest import Bench, Contestant, Measured, run_bench
 from wiola_export.bench.contestants import contestants, workload_for
-from wiola_export.bench.table import summary, to_json, to_table
+from wiola_export.bench.table import summary, to_json, to_table, versions
 from wiola_export.bench.workload import Figures, Workload
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "summary",
     "to_json",
     "to_table",
+    "versions",
     "workload_for",
 ]

@@ -6,20 +6,24 @@ where times cannot.
 
 import dataclasses
 import json
+import os
 import subprocess
 import time
 from collections.abc import Sequence
 from statistics import median
 
+from wiola_export.bench import process
 from wiola_export.bench.bandwidth import read_bandwidth
 from wiola_export.bench.pages import huge_pages
-from wiola_export.bench.workload import Figures, Workload
-from wiola_export.errors import EvaluationError
+from wiola_export.bench.workload import Figures, Workload, figures_in
+from wiola_export.errors import EvaluationError, OptionError
 from wiola_export.evaluate.machine import Machine, this_machine
 from wiola_export.progress import Progress
+from wiola_export.signals import signals_as_exit
 from wiola_runtime.devices import default_threads
 
 SCHEMA_VERSION = 1
+MANUAL = "docs/benchmarks.md"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,15 @@ class Contestant:
 
     name: str
     command: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.name.strip() or not self.name.isprintable():
+            raise OptionError(f"the name is {self.name!r}; expected one line of printable text")
+        if not self.command or not self.command[0] or not all(map(_is_argument, self.command)):
+            raise OptionError(
+                f"the command of {self.name} cannot be run; expected a program and arguments, "
+                "without zero bytes or halves of characters"
+            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,22 +91,28 @@ class Bench:
 
 
 def run_bench(
-    contestants: Sequence[Contestant], workload: Workload, rounds: int, progress: Progress
+    contestants: Sequence[Contestant],
+    workload: Workload,
+    rounds: int,
+    progress: Progress,
+    *,
+    timeout: float,
 ) -> Bench:
     """Time all contestants in so many rounds.
 
     Raises:
-        EvaluationError: A process failed; the message carries its last line.
+        EvaluationError: A process failed, or took longer than `timeout` seconds.
     """
     threads = workload.threads or default_threads()
     found: dict[str, list[tuple[Figures, float]]] = {one.name: [] for one in contestants}
     bandwidths = []
     turns = [one for _ in range(rounds) for one in contestants]
     progress.stage("timing in turns")
-    for turn, contestant in enumerate(progress.track(turns, len(turns))):
-        if turn % len(contestants) == 0:
-            bandwidths.append(read_bandwidth(threads))
-        found[contestant.name].append(run_once(contestant, workload))
+    with signals_as_exit():
+        for turn, contestant in enumerate(progress.track(turns, len(turns))):
+            if turn % len(contestants) == 0:
+                bandwidths.append(read_bandwidth(threads))
+            found[contestant.name].append(run_once(contestant, workload, timeout))
     return Bench(
         schema_version=SCHEMA_VERSION,
         machine=this_machine(),
@@ -112,31 +131,39 @@ def run_bench(
     )
 
 
-def run_once(contestant: Contestant, workload: Workload) -> tuple[Figures, float]:
+def _is_argument(text: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
+def run_once(contestant: Contestant, workload: Workload, timeout: float) -> tuple[Figures, float]:
     """Run a contestant in a process; return its figures, and the time to its first token.
 
     Raises:
-        EvaluationError: The process failed, or said something else.
+        EvaluationError: The process failed, took longer than `timeout` seconds, or said something
+            else.
     """
     request = json.dumps(dataclasses.asdict(workload))
+    name, program = contestant.name, contestant.command[0]
     started = time.time()
     try:
-        done = subprocess.run(  # noqa: S603 - our own script, or a command that the user described
-            [*contestant.command, request], capture_output=True, text=True, check=False
-        )
+        done = process.run([*contestant.command, request], timeout)
     except OSError as error:
         raise EvaluationError(
-            f"{contestant.name} could not be started: {contestant.command[0]}: {error.strerror}"
+            f"{name} could not be started: {program}: {error.strerror}"
         ) from error
-    if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    except subprocess.TimeoutExpired as error:
         raise EvaluationError(
-            f"{contestant.name} could not be run (exit code {done.returncode}): {reason}"
-        )
+            f"{name} took more than {timeout:g} seconds and was ended; give it more by --timeout"
+        ) from error
+    if done.exit_code != 0:
+        reason = (done.errors.strip().splitlines() or ["no message"])[-1]
+        raise EvaluationError(f"{name} could not be run (exit code {done.exit_code}): {reason}")
     try:
-        figures = Figures(**json.loads(done.stdout.strip().splitlines()[-1]))
-    except (IndexError, TypeError, ValueError) as error:
-        raise EvaluationError(
-            f"{contestant.name} printed no figures ({error}); see docs/benchmarks.md"
-        ) from error
+        figures = figures_in(done.output)
+        figures.require_ready(started, time.time())
+    except EvaluationError as error:
+        raise EvaluationError(f"{name} printed no figures ({error}); see {MANUAL}") from error
     return figures, figures.ready_at - started

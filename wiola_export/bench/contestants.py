@@ -10,6 +10,7 @@ from wiola_export.bench.workload import Workload
 from wiola_export.errors import OptionError
 from wiola_export.evaluate import speed_worker
 from wiola_runtime.manifest import Manifest
+from wiola_runtime.opening import MAX_THREADS
 
 
 def contestants(bundles: Sequence[Path], peers: Sequence[Path]) -> list[Contestant]:
@@ -33,8 +34,12 @@ def workload_for(
     """Return the usual workload, cut to what fits the shortest context of the bundles.
 
     Raises:
-        OptionError: The depth that was asked for does not fit, or no thread was.
+        OptionError: The depth that was asked for does not fit, or so many threads cannot be.
     """
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        raise OptionError(f"--threads is {threads}; expected an integer from 1 to {MAX_THREADS}")
+    if depth_tokens is not None and depth_tokens < 0:
+        raise OptionError(f"--depth is {depth_tokens}; expected an integer >= 0")
     context = min(Manifest.read(bundle).context_length for bundle in bundles)
     usual = Workload()
     longest = context - usual.deep_reply_tokens - 1
@@ -77,11 +82,18 @@ def read_peer(path: Path) -> Contestant:
         found: object = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise OptionError(f"{path} cannot be read ({error.strerror}); {expected}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise OptionError(f"{path} is no JSON ({error}); {expected}") from error
     match found:
         case {"name": str(name), "command": [str(), *_] as command, **rest} if not rest and all(
             isinstance(part, str) for part in command
         ):
-            return Contestant(name=name, command=tuple(command))
+            return _described(path, name, command)
     raise OptionError(f"{path} describes no engine; {expected}")
+
+
+def _described(path: Path, name: str, command: Sequence[str]) -> Contestant:
+    try:
+        return Contestant(name=name, command=tuple(command))
+    except OptionError as error:
+        raise OptionError(f"{path} describes no engine: {error}") from error

@@ -49,6 +49,15 @@ def summary(bench: Bench) -> str:
     )
 
 
+def versions(bench: Bench) -> str:
+    """Say in one line what computed; those of the same versions together."""
+    names: dict[str, list[str]] = {}
+    for one in bench.contestants:
+        told = ", ".join(" ".join(pair) for pair in sorted(one.rounds[0].versions.items()))
+        names.setdefault(told or "not told", []).append(one.name)
+    return "Versions: " + "; ".join(f"{', '.join(names[told])}: {told}" for told in names) + "."
+
+
 def _row(one: Measured, bench: Bench) -> tuple[str, ...]:
     cells = [_cell(one, field, factor) for _, field, factor in COLUMNS]
     decode = one.values("decode_tokens_per_second")

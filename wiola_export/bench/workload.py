@@ -1,8 +1,13 @@
 """What every contestant does, and what it reports: the two ends of a pipe."""
 
 import dataclasses
+import json
 
-from wiola_export.errors import OptionError
+from wiola_export.errors import EvaluationError, OptionError
+
+MAY_BE_UNKNOWN = ("verify_seconds", "deep_tokens_per_second", "memory_bytes", "weight_bytes")
+LARGEST = 1e18  # of a figure; beyond any number of bytes or tokens
+MAY_BE_ZERO = ("verify_seconds", "weight_bytes")  # nothing is hashed; no matrix is quantized
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,9 @@ class Figures:
         memory_bytes: Largest resident memory so far, once prompt and reply were done.
         weight_bytes: Bytes of weights that one decoding step reads.
         versions: Of what computes.
+
+    Raises:
+        EvaluationError: A value is none of these.
     """
 
     load_seconds: float
@@ -61,3 +69,59 @@ class Figures:
     memory_bytes: int | None
     weight_bytes: int | None
     versions: dict[str, str]
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self)[:-1]:
+            self._check(field.name, getattr(self, field.name))
+        if not _is_table_of_texts(self.versions):
+            raise EvaluationError(
+                f"versions is {self.versions!r:.40}; expected an object of names and versions"
+            )
+
+    def require_ready(self, started: float, ended: float) -> None:
+        """Require that the first token came while the process ran.
+
+        Raises:
+            EvaluationError: It did not.
+        """
+        if not started <= self.ready_at <= ended:
+            raise EvaluationError(
+                f"ready_at is {self.ready_at:.3f}; expected seconds since the epoch from "
+                f"{started:.3f}, its start, to {ended:.3f}, its end"
+            )
+
+    @staticmethod
+    def _check(name: str, value: object) -> None:
+        zero = name in MAY_BE_ZERO
+        match value:
+            case None if name in MAY_BE_UNKNOWN:
+                return
+            case float() if name.endswith("_bytes"):
+                pass
+            case int() | float() if 0 < value <= LARGEST or (zero and value == 0):
+                if not isinstance(value, bool):
+                    return
+        kind = "an integer" if name.endswith("_bytes") else "a number"
+        least = "0 or more" if zero else "above 0"
+        raise EvaluationError(f"{name} is {value!r:.40}; expected {kind}, {least}")
+
+
+def figures_in(output: str) -> Figures:
+    """Read what a contestant printed: its last line.
+
+    Raises:
+        EvaluationError: It is no figures.
+    """
+    lines = output.strip().splitlines()
+    if not lines:
+        raise EvaluationError("nothing was printed")
+    try:
+        return Figures(**json.loads(lines[-1]))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise EvaluationError(str(error)) from error
+
+
+def _is_table_of_texts(found: object) -> bool:
+    return isinstance(found, dict) and all(
+        isinstance(text, str) and text.isprintable() for pair in found.items() for text in pair
+    )
