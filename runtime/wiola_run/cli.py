@@ -1,15 +1,12 @@
 """Continue a text with an exported Wiola bundle, or chat with it."""
 
 import argparse
-import contextlib
 import dataclasses
-import io
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO, cast
+from typing import cast
 
 from wiola_run.opening import (
     DONE,
@@ -18,6 +15,7 @@ from wiola_run.opening import (
     open_model,
     tell_of_random_weights,
 )
+from wiola_run.streams import abandon, accept_any_text, say
 from wiola_run.terminal import Terminal, guessed
 from wiola_runtime.config import GenerationChanges
 from wiola_runtime.errors import GenerationError, WiolaRuntimeError
@@ -47,7 +45,7 @@ GENERATION_NAMES = frozenset(GenerationChanges.__annotations__)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     arguments = _parser().parse_args(argv)
-    _accept_any_text()
+    accept_any_text()
     try:
         _check(arguments)
         with open_model(arguments) as model:
@@ -55,35 +53,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except WiolaRuntimeError as error:
         return _fail(str(error))
     except BrokenPipeError:
-        _abandon(sys.stdout)
+        abandon(sys.stdout)
     except OSError as error:
-        _abandon(sys.stdout)
+        abandon(sys.stdout)
         return _fail(f"input or output failed ({error}); see where stdin and stdout lead")
     except KeyboardInterrupt:
         return INTERRUPTED
     return DONE
 
 
-def _accept_any_text() -> None:
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        # A line that is not valid is then refused by the runtime, and the next one read.
-        sys.stdin.reconfigure(errors="surrogateescape")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A console that lacks a character of the reply shows a substitute and goes on.
-        sys.stdout.reconfigure(errors="replace")
-
-
-def _abandon(stream: TextIO) -> None:
-    """Let what a stream still buffers go nowhere: it must not fail again when Python exits."""
-    with contextlib.suppress(OSError):  # what stands for it in a notebook has no number
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
 def _fail(message: str) -> int:
     try:
-        print(f"wiola-run: error: {message}", file=sys.stderr)
+        say(f"wiola-run: error: {message}")
     except OSError:
-        _abandon(sys.stderr)
+        abandon(sys.stderr)
     return USER_CAN_FIX_IT
 
 
@@ -178,7 +161,7 @@ def _show(piece: Piece, model: Model, *, as_json: bool) -> None:
         print(json.dumps(fields, indent=2, sort_keys=True))
     else:
         print()
-        print(_statistics(piece.result, model.load_seconds), file=sys.stderr)
+        say(_statistics(piece.result, model.load_seconds))
 
 
 def _statistics(result: Result, load_seconds: float) -> str:

@@ -1,11 +1,11 @@
 """How a command opens a bundle: the options that all of them have."""
 
 import argparse
-import sys
 from importlib import metadata
 from pathlib import Path
 
 from wiola_run.interrupts import held
+from wiola_run.streams import say
 from wiola_runtime import Model, load
 from wiola_runtime.opening import import_onnxruntime
 
@@ -54,7 +54,7 @@ def open_model(arguments: argparse.Namespace) -> Model:
 def tell_of_random_weights(model: Model) -> None:
     """Say on stderr that a bundle's weights are random, if they are."""
     if model.manifest.weights == "random":
-        print(RANDOM_WEIGHTS, file=sys.stderr)
+        say(RANDOM_WEIGHTS)
 
 
 def _option(text: str) -> tuple[str, str]:

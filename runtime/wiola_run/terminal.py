@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wiola_run.streams import say
 from wiola_runtime.cancel import Cancellation
 from wiola_runtime.config import GenerationChanges
 from wiola_runtime.errors import SessionError, WiolaRuntimeError
@@ -53,13 +54,13 @@ class Terminal:
             "/load": self._load,
             "/reset": lambda _: self._reset(),
             "/stats": lambda _: self._stats(),
-            "/help": lambda _: _say(HELP),
+            "/help": lambda _: say(HELP),
         }
 
     def run(self) -> None:
         """Converse until the input ends or someone quits."""
         kind = "a chat" if self._messages is not None else "no chat format: lines continue a text"
-        _say(f"{self._model.manifest.name} ({kind}). {HELP}")
+        say(f"{self._model.manifest.name} ({kind}). {HELP}")
         for line in lines():
             word, _, rest = line.partition(" ")
             if word == "/quit":
@@ -68,13 +69,13 @@ class Terminal:
                 if word in self._commands:
                     self._commands[word](rest.strip())
                 elif line.startswith("/"):
-                    _say(f"unknown command {word}; {HELP}")
+                    say(f"unknown command {word}; {HELP}")
                 elif line:
                     self._answer(line)
             except WiolaRuntimeError as error:
-                _say(f"error: {error}")
+                say(f"error: {error}")
             except KeyboardInterrupt:  # of something that is quick, as a rule
-                _say(f"interrupted; {QUITTING}")
+                say(f"interrupted; {QUITTING}")
 
     def _first_messages(self) -> list[dict[str, str]] | None:
         return None if self._model.manifest.chat is None else [*self._beginning]
@@ -98,23 +99,23 @@ class Terminal:
 
     def _save(self, path: str) -> None:
         if not path:
-            _say("/save needs a file name")
+            say("/save needs a file name")
             return
         if self._messages is None:
             self._session.save(Path(path))
-            _say(f"saved {self._session.token_count} tokens to {path}")
+            say(f"saved {self._session.token_count} tokens to {path}")
             return
         text = json.dumps(self._messages, ensure_ascii=False, indent=2)
         write_whole(Path(path), lambda file: file.write(text.encode()))
-        _say(f"saved {len(self._messages)} messages to {path}")
+        say(f"saved {len(self._messages)} messages to {path}")
 
     def _load(self, path: str) -> None:
         if not path:
-            _say("/load needs a file name")
+            say("/load needs a file name")
             return
         if self._messages is None:
             self._session = self._model.restore(Path(path))
-            _say(f"loaded {self._session.token_count} tokens")
+            say(f"loaded {self._session.token_count} tokens")
             return
         try:
             messages = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -124,19 +125,19 @@ class Terminal:
             raise SessionError(f"{path} is no saved chat ({error})") from error
         self._model.chat_ids(messages)  # refuses what are no messages
         self._messages = messages
-        _say(f"loaded {len(messages)} messages")
+        say(f"loaded {len(messages)} messages")
 
     def _reset(self) -> None:
         self._session, self._last = self._model.session(overflow="truncate"), None
         self._messages = self._first_messages()
-        _say("a new conversation")
+        say("a new conversation")
 
     def _stats(self) -> None:
         session = self._session
-        _say(f"{session.token_count} tokens, {session.context_left} left")
+        say(f"{session.token_count} tokens, {session.context_left} left")
         if self._last is not None:
             timings = self._last.timings
-            _say(
+            say(
                 f"last answer: {len(self._last.token_ids)} tokens, "
                 f"{timings.decode_tokens_per_second:.1f} per second, first after "
                 f"{timings.first_token_seconds:.2f} s, {self._last.reused_tokens} tokens reused, "
@@ -169,7 +170,7 @@ def lines() -> Iterator[str]:
             if interrupted and not _typed():
                 break
             print()
-            _say(QUITTING)
+            say(QUITTING)
             interrupted = True
         else:
             interrupted = False
@@ -202,7 +203,3 @@ def interruptible() -> Iterator[Cancellation]:
         yield cancel
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)

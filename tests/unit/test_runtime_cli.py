@@ -73,6 +73,14 @@ def test_stop_can_be_given_twice(folder, reply, capsys):
     assert "ended by stop" in err
 
 
+def test_where_stderr_is_closed_stdout_has_the_reply_alone(folder, reply, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr", None)
+
+    assert main([str(folder), *PROMPT]) == 0
+    assert main([str(folder / "none"), *PROMPT]) == 2
+    assert capsys.readouterr().out == reply.text + "\n"
+
+
 @pytest.mark.parametrize("options", [["--prompt", "-"], []])
 def test_a_closed_stdin_is_one_line(folder, monkeypatch, capsys, options):
     monkeypatch.setattr("sys.stdin", None)
