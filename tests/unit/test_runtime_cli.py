@@ -174,7 +174,9 @@ def test_a_failure_is_one_line(folder, options, message, capsys):
 def test_a_passed_self_test_says_how_close_it_came(tmp_path, capsys):
     bundle = TinyBundle()
     folder = bundle.write(tmp_path / "b")
-    golden = SelfTest(prompt_ids=(7, 8), token_ids=(), logits=(), tolerance=1e-4)
+    with load(folder) as model:
+        token_ids = model.generate([7, 8], max_new_tokens=2, ignore_eos=True).token_ids
+    golden = SelfTest(prompt_ids=(7, 8), token_ids=token_ids, logits=(), tolerance=1e-4)
     manifest = dataclasses.replace(Manifest.read(folder), self_test=golden)
     (folder / "manifest.json").write_text(manifest.to_json())
 
