@@ -17,6 +17,8 @@ from wiola_serve.refusal import CLIENT_LEFT, REQUEST_TIMEOUT, TOO_LARGE, TOO_SLO
 from wiola_serve.scheduler import Scheduler
 
 Made = TypeVar("Made")
+# Who sends all before reading would not see the answer if the rest were not taken.
+DISCARDED_BYTES = 8 << 20
 
 
 class Exchange:
@@ -51,20 +53,23 @@ class Exchange:
         Raises:
             Refusal: It is too long, takes too long, or the client has left.
         """
-        most, content = self._limits.body_bytes, bytearray()
+        most, content, size = self._limits.body_bytes, bytearray(), 0
         try:
             async with asyncio.timeout_at(self.deadline):
                 async for part in self._request.stream():
-                    content += part
-                    if len(content) > most:
-                        raise Refusal(
-                            f"the body has more than {most} bytes (--max-body); send less",
-                            status=TOO_LARGE,
-                        )
+                    size += len(part)
+                    if size <= most:
+                        content += part
+                    elif size > most + DISCARDED_BYTES:
+                        break
         except TimeoutError as error:
             raise Refusal("the body took too long", status=REQUEST_TIMEOUT) from error
         except ClientDisconnect as error:
             raise Refusal("the client has left", status=CLIENT_LEFT) from error
+        if size > most:
+            raise Refusal(
+                f"the body has more than {most} bytes (--max-body); send less", status=TOO_LARGE
+            )
         return bytes(content)
 
     def listener(self, index: int) -> Callable[[News], object]:

@@ -8,6 +8,15 @@ from wiola_runtime import CapacityError, WiolaRuntimeError
 BAD_REQUEST, UNAUTHORIZED, NOT_FOUND = 400, 401, 404
 REQUEST_TIMEOUT, TOO_LARGE, NO_JSON, MISDIRECTED = 408, 413, 415, 421
 TOO_MANY, CLIENT_LEFT, FAILED, UNAVAILABLE, TOO_SLOW = 429, 499, 500, 503, 504
+UNPROCESSABLE = 422
+HEADERS: Mapping[int, Mapping[str, str]] = {
+    TOO_MANY: {"Retry-After": "1"},
+    UNPROCESSABLE: {"x-should-retry": "false"},
+    TOO_SLOW: {"x-should-retry": "false"},
+    # The rest of the body is of no use.
+    REQUEST_TIMEOUT: {"Connection": "close"},
+    TOO_LARGE: {"Connection": "close"},
+}
 OURS = 500  # from here on the fault is the server's
 
 
@@ -35,11 +44,9 @@ class Refusal(WiolaRuntimeError):  # noqa: N818  the answer to a request, no acc
         self.param = param
 
     @property
-    def headers(self) -> dict[str, str]:
-        """What a client should know about another try; it is read by OpenAI's own client."""
-        if self.status == TOO_MANY:
-            return {"Retry-After": "1"}
-        return {"x-should-retry": "false"} if self.status == TOO_SLOW else {}
+    def headers(self) -> Mapping[str, str]:
+        """What a client should know before another try; OpenAI's own client reads it."""
+        return HEADERS.get(self.status, {})
 
     def body(self) -> dict[str, Any]:
         """Return the error object of the protocol."""

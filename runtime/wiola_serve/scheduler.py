@@ -8,6 +8,7 @@ in chunks, and the others get a token after each. What joining and leaving cost 
 import threading
 from collections.abc import Sequence
 
+from wiola_runtime import GenerationError
 from wiola_runtime.batch import Batch, Member
 from wiola_runtime.engine import Engine
 from wiola_runtime.row import Row, Rows, RowsApart
@@ -15,7 +16,7 @@ from wiola_serve.job import Job
 from wiola_serve.kept import Kept
 from wiola_serve.limits import Limits
 from wiola_serve.metrics import Metrics
-from wiola_serve.refusal import FAILED, TOO_MANY, UNAVAILABLE, Refusal
+from wiola_serve.refusal import FAILED, TOO_MANY, UNAVAILABLE, UNPROCESSABLE, Refusal
 from wiola_serve.waiting import Waiting
 
 # Tokens of a prompt that are read between two tokens of the others: enough for matrix products to
@@ -181,7 +182,9 @@ class Scheduler:
         self._metrics.answers.labels(ended_by).inc()
         failure = None
         if member.failure is not None:
-            failure = Refusal(str(member.failure), status=FAILED, code="generation_failed")
+            asked = isinstance(member.failure, GenerationError)  # for what cannot be kept to
+            status = UNPROCESSABLE if asked else FAILED
+            failure = Refusal(str(member.failure), status=status, code="generation_failed")
         job.end(failure)
 
     def _end_all(self) -> None:

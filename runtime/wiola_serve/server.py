@@ -12,6 +12,7 @@ import uvicorn
 
 from wiola_runtime import DeviceError, Model
 from wiola_serve.app import Access, application
+from wiola_serve.idle import Idle
 from wiola_serve.limits import Limits
 from wiola_serve.metrics import Metrics
 from wiola_serve.preparing import Preparations
@@ -20,6 +21,7 @@ from wiola_serve.service import Service
 
 # After the running answers have had their time: for the last errors to be written.
 CLOSING_SECONDS = 5
+TICKS_OF_A_SECOND = 10  # of uvicorn
 MOST_PORTS = 65535
 
 
@@ -58,6 +60,7 @@ class Server(uvicorn.Server):
         self._scheduler = Scheduler(model.engine, limits, metrics)
         self._grace_seconds = limits.grace_seconds
         self._hurry = asyncio.Event()
+        self._idle = Idle(limits.seconds)
         self._ready: Callable[[], object] = bool
         self._preparations = Preparations()
         service = Service(model, self._scheduler, self._preparations, limits, metrics)
@@ -103,6 +106,8 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Tell whether to stop: nobody is served any more where the scheduler's thread has died."""
+        if counter % TICKS_OF_A_SECOND == 0:
+            self._idle.end(self.server_state.connections)
         return await super().on_tick(counter) or not self._scheduler.is_running
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

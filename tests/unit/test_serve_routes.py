@@ -13,7 +13,7 @@ import pytest
 from support.serve import serving, slowed, started, until
 from support.tiny_bundle import TinyBundle
 
-from wiola_runtime import load
+from wiola_runtime import GenerationError, load
 from wiola_serve import service as service_module
 from wiola_serve import wire
 from wiola_serve.app import Access
@@ -283,6 +283,81 @@ def test_a_body_that_does_not_come_is_an_error(model):
                 b"Content-Type: application/json\r\n\r\n{"
             )
             assert sock.recv(1000).startswith(b"HTTP/1.1 408")
+
+
+def is_over(sock):
+    """Wait for the end of a connection; return how it was told."""
+    sock.settimeout(20)
+    with contextlib.suppress(ConnectionResetError):
+        while sock.recv(1 << 16):
+            pass
+    return True
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /health HTTP/1.1\r\nHost: loc",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hea",
+        b"POST /none HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+    ],
+)
+def test_connections_without_a_request_end(model, sent):
+    with serving(model, seconds=1, connections=3) as url:
+        place = url.removeprefix("http://").split(":")
+        with contextlib.ExitStack() as stack:
+            socks = [stack.enter_context(socket.create_connection(place)) for _ in range(3)]
+            for sock in socks:
+                sock.sendall(sent)
+            assert all(map(is_over, socks))
+            assert ask(url).status_code == 200
+
+
+def test_connections_with_requests_stay(model):
+    with serving(model, seconds=1) as url, httpx.Client(verify=False) as client:
+        streams = set()
+        for _ in range(10):
+            answer = client.get(f"{url}/health")
+            streams.add(answer.extensions["network_stream"].get_extra_info("client_addr"))
+            time.sleep(0.25)
+        assert len(streams) == 1
+
+
+@pytest.mark.parametrize(("sent", "status"), [(1, b"408"), (5000, b"413")])
+def test_a_body_without_end_is_not_read_on(model, monkeypatch, sent, status):
+    monkeypatch.setattr("wiola_serve.exchange.DISCARDED_BYTES", 2000)
+    with serving(model, seconds=1, body_bytes=2000) as url:
+        with socket.create_connection(url.removeprefix("http://").split(":")) as sock:
+            sock.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+                b"%x\r\n%s\r\n" % (sent, b"a" * sent)
+            )
+            answer = sock.recv(1000)
+            began = time.monotonic()
+            assert is_over(sock)
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    assert b"connection: close" in answer
+    assert time.monotonic() - began < 3
+
+
+def test_who_sends_too_much_before_reading_gets_the_answer(url):
+    body = b"x" * 4_000_000
+    answer = ask(url, content=body, headers={"Content-Type": "application/json"})
+
+    assert error_of(answer)[0] == 413
+
+
+def test_an_answer_that_cannot_be_kept_to_is_the_requests_fault(url, monkeypatch):
+    def fail(*_):
+        raise GenerationError("the reply cannot keep to its schema")
+
+    monkeypatch.setattr("wiola_runtime.reply.Reply.pick", property(lambda _: fail))
+    answer = ask(url)
+
+    assert error_of(answer) == (422, "invalid_request_error", "the reply cannot keep to its schema")
+    assert answer.headers["x-should-retry"] == "false"
 
 
 def test_a_client_that_leaves_while_it_writes_is_forgotten(url):
