@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from wiola_runtime.cancel import Cancellation
-from wiola_runtime.errors import ChatError
+from wiola_runtime.errors import ChatError, one_line
 from wiola_runtime.manifest import ChatSpec, TokenSpec
 from wiola_runtime.text import Tokenizer
 
@@ -39,10 +39,12 @@ class Chat:
     """The chat format of one bundle.
 
     Raises:
-        ChatError: The template is none, or needs what is not installed.
+        ChatError: The format is incomplete, or its template is none or needs jinja2.
     """
 
     def __init__(self, spec: ChatSpec, tokens: TokenSpec, tokenizer: Tokenizer) -> None:
+        if spec.template is None and (not spec.turn_end or "assistant" not in spec.roles):
+            raise ChatError("the bundle's chat format has no end of a turn or no assistant")
         self._spec = spec
         self._tokens = tokens
         self._tokenizer = tokenizer
@@ -88,11 +90,9 @@ class Chat:
         """
         ids = self.ids(messages)
         others = [i for i, message in enumerate(messages[:-1]) if message["role"] != "system"]
-        speakers = [messages[i]["role"] for i in others[1:]] + ["user"]
+        left = [messages[i]["role"] for i in others] + ["user"]
         # How many of the others may be left out.
-        cuts = [n for n, role in enumerate(speakers, start=1) if role == "user"] if others else []
-        if len(ids) <= most or not cuts:
-            return ids
+        cuts = [n for n, role in enumerate(left) if n and role == "user"]
 
         @functools.cache
         def without(cut: int) -> list[int]:
@@ -102,6 +102,8 @@ class Chat:
         def fits(cut: int) -> bool:
             return not cancel.is_cancelled and len(without(cut)) <= most
 
+        if len(ids) <= most or not cuts:
+            return ids
         return without(cuts[bisect.bisect_left(cuts, True, hi=len(cuts) - 1, key=fits)])
 
     def _marked(self, message: dict[str, str]) -> dict[str, str]:
@@ -199,7 +201,7 @@ def compiled(source: str) -> Any:  # noqa: ANN401  jinja2 is not there for every
     try:
         return environment.from_string(source)
     except (jinja2.TemplateError, *MISBEHAVIOUR) as error:
-        raise ChatError(f"the chat template is not valid ({_line(error)})") from error
+        raise ChatError(f"the chat template is not valid ({one_line(error)})") from error
 
 
 def rendered(template: Any, **values: object) -> str:  # noqa: ANN401
@@ -213,11 +215,9 @@ def rendered(template: Any, **values: object) -> str:  # noqa: ANN401
     try:
         return str(template.render(**values))
     except (jinja2.TemplateError, *MISBEHAVIOUR) as error:
-        raise ChatError(f"the chat template refuses this conversation ({_line(error)})") from error
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+        raise ChatError(
+            f"the chat template refuses this conversation ({one_line(error)})"
+        ) from error
 
 
 def _refuse(message: str) -> None:

@@ -102,7 +102,8 @@ class GenerationConfig:
         texts = [stop] if isinstance(stop, str) else stop
         _collect(self, "stop", tuple, texts, "texts")
         _collect(self, "stop_ids", frozenset, self.stop_ids, "integers >= 0")
-        _collect(self, "logit_bias", _frozen, self.logit_bias, "finite numbers by token id")
+        bias = "finite numbers by token id"
+        _collect(self, "logit_bias", lambda v: MappingProxyType(dict(v)), self.logit_bias, bias)
         _check(self, "temperature", lambda v: math.isfinite(v) and v >= 0, "finite and >= 0")
         _check(self, "top_k", _optional(_counts_from(1)), "an integer >= 1, or None")
         _check(self, "top_p", _optional(lambda v: 0 < v <= 1), "in (0, 1]")
@@ -114,27 +115,19 @@ class GenerationConfig:
         for penalty in ("presence_penalty", "frequency_penalty"):
             _check(self, penalty, math.isfinite, "a finite number")
             _check(self, penalty, lambda v: abs(v) < LARGEST, "of usual size")
-        _check(self, "logit_bias", _is_bias, "finite numbers by token id")
+        _check(self, "logit_bias", _is_bias, bias)
         _check(self, "seed", _optional(_counts_from(0)), "an integer >= 0, or None")
         _check(self, "max_new_tokens", _counts_from(0), "an integer >= 0")
-        _check(self, "stop", _are_texts, "texts of at least 1 character")
+        _check(
+            self, "stop", lambda texts: all(map(_is_text, texts)), "texts of at least 1 character"
+        )
         _check(self, "stop_ids", lambda ids: all(map(_counts_from(0), ids)), "integers >= 0")
         _check(self, "ignore_eos", _is_truth, "True or False")
-        few = _optional(lambda v: is_count(v, 0) and v <= MOST_LOGPROBS)
-        _check(self, "logprobs", few, f"an integer from 0 to {MOST_LOGPROBS}, or None")
-        _check(
-            self,
-            "draft_tokens",
-            lambda v: is_count(v, 0) and v <= MOST_DRAFT_TOKENS,
-            f"an integer from 0 to {MOST_DRAFT_TOKENS}",
-        )
+        few, guesses = f"an integer from 0 to {MOST_LOGPROBS}", _counts_from(0, MOST_DRAFT_TOKENS)
+        _check(self, "logprobs", _optional(_counts_from(0, MOST_LOGPROBS)), f"{few}, or None")
+        _check(self, "draft_tokens", guesses, f"an integer from 0 to {MOST_DRAFT_TOKENS}")
         object.__setattr__(self, "json_schema", _schema_text(self.json_schema))
-        _check(
-            self,
-            "regex",
-            _optional(lambda v: isinstance(v, str) and v),
-            "text of some length, or None",
-        )
+        _check(self, "regex", _optional(_is_text), "text of some length, or None")
         self._refuse_contradictions()
 
     def changed(self, changes: GenerationChanges) -> Self:
@@ -194,16 +187,16 @@ def is_count(value: object, minimum: int) -> bool:
     return whole and int(cast("int", value)) >= minimum
 
 
-def _counts_from(minimum: int) -> Valid:
-    return lambda value: is_count(value, minimum)
+def _counts_from(minimum: int, most: float = math.inf) -> Valid:
+    return lambda value: is_count(value, minimum) and value <= most
 
 
 def _optional(valid: Valid) -> Valid:
     return lambda value: value is None or valid(value)
 
 
-def _are_texts(found: Collection[object]) -> bool:
-    return all(isinstance(text, str) and text for text in found)
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
 def _is_bias(bias: Mapping[int, float]) -> bool:
@@ -229,10 +222,6 @@ def _schema_text(schema: object) -> str | None:
     except (TypeError, ValueError, RecursionError) as error:
         raise GenerationError(f"json_schema is no JSON ({error}); expected a schema") from error
     raise GenerationError(f"json_schema is {schema!r}; expected a JSON object, as text or mapping")
-
-
-def _frozen(bias: Mapping[int, float]) -> Mapping[int, float]:
-    return MappingProxyType(dict(bias))
 
 
 def _collect(

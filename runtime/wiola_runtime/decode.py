@@ -1,6 +1,7 @@
 """From JSON to frozen dataclasses: no key too few or too many, every type checked."""
 
 import dataclasses
+import sys
 import types
 from collections.abc import Mapping
 from typing import Literal, Union, cast, get_args, get_origin, get_type_hints
@@ -65,10 +66,10 @@ def _decode_collection(kind: object, raw: object, where: str) -> object:
 def _is_scalar(kind: object, raw: object) -> bool:
     if isinstance(raw, bool):
         return kind is bool
-    if kind is float:
-        return isinstance(raw, int | float)
+    if kind is float:  # an integer may be more than any
+        return isinstance(raw, float) or (isinstance(raw, int) and abs(raw) <= sys.float_info.max)
     return (kind is int and isinstance(raw, int)) or (kind is str and isinstance(raw, str))
 
 
 def _mismatch(where: str, raw: object, expected: str) -> BundleError:
-    return BundleError(f"{where}: found {raw!r}, expected {expected}; export again")
+    return BundleError(f"{where}: found {raw!r:.80}, expected {expected}; export again")

@@ -46,6 +46,8 @@ def check_version(installed: str, manifest: Manifest) -> None:
         BundleError: The installed version is older than the graph's minimum.
     """
     minimum = manifest.graph.minimum_onnxruntime
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})*", minimum):
+        raise BundleError(f"bundle {manifest.name} needs onnxruntime {minimum!r:.40}; export again")
     if _version(installed) < _version(minimum):
         raise BundleError(
             f"bundle {manifest.name} needs onnxruntime >= {minimum}, found {installed}; "

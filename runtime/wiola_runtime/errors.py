@@ -41,3 +41,8 @@ class SessionError(WiolaRuntimeError):
 
 class SelfTestError(WiolaRuntimeError):
     """This machine computes something else than the machine that wrote the bundle."""
+
+
+def one_line(error: BaseException) -> str:
+    """Return what another package says, in one line."""
+    return " ".join(str(error).split())

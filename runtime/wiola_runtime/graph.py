@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wiola_runtime import devices
+from wiola_runtime.errors import BundleError, one_line
 from wiola_runtime.manifest import Manifest, StateSpec
-from wiola_runtime.opening import GraphOptions, check_names, import_onnxruntime, open_session
+from wiola_runtime.opening import GraphOptions, check_tensors, import_onnxruntime, open_session
 from wiola_runtime.state import (
     DTYPES,
     Buffer,
@@ -50,12 +51,11 @@ class Graph:
         self.device = "cuda" if self.provider == devices.CUDA_PROVIDER else "cpu"
         on_gpu = options.provider_options if self.device == "cuda" else {}
         self._place = self.device, int(on_gpu.get("device_id", 0))
-        check_names(self._session, manifest)
+        check_tensors(self._session, manifest)
         self._names = tuple(
-            manifest.input_with(role).name
-            for role in ("token_ids", "past_lengths", "output_positions")
+            manifest.name_of(role) for role in ("token_ids", "past_lengths", "output_positions")
         )
-        self._logits_name = manifest.output_with("logits").name
+        self._logits_name = manifest.name_of("logits")
 
     def start(self, batch_size: int = 1) -> State:
         """Return the state of so many rows that have seen no token."""
@@ -79,6 +79,7 @@ class Graph:
         the same state.
 
         Raises:
+            BundleError: ONNX Runtime cannot run the graph.
             CapacityError: A row would become longer than the exported context.
         """
         new_tokens = token_ids.shape[1]
@@ -88,7 +89,10 @@ class Graph:
         call.output_positions[...] = output_positions
         if self.device != "cpu":
             self._upload(call, state)
-        self._session.run_with_iobinding(call.binding)
+        try:
+            self._session.run_with_iobinding(call.binding)
+        except RuntimeError as error:
+            raise BundleError(f"onnxruntime cannot run the graph: {one_line(error)}") from error
         state.advance(self._written(call, state), new_tokens)
         return call.logits
 

@@ -244,7 +244,7 @@ class Manifest:
             raise BundleError(f"{path} not found; is {folder} an exported bundle?")
         try:
             raw = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BundleError(f"{path} is not readable JSON ({error}); export again") from error
         if not isinstance(raw, dict) or not isinstance(raw.get("format_version"), int):
             raise BundleError(f"{path} has no format_version; is {folder} an exported bundle?")
@@ -268,25 +268,13 @@ class Manifest:
         """Write the manifest; the same manifest gives the same bytes."""
         return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
 
-    def input_with(self, role: Role) -> TensorSpec:
-        """Return the one input of a role.
+    def name_of(self, role: Role) -> str:
+        """Return the name of the one input or output of a role.
 
         Raises:
-            BundleError: The graph has no such input.
+            BundleError: The graph has none.
         """
-        return _with_role(self.inputs, role, "input")
-
-    def output_with(self, role: Role) -> TensorSpec:
-        """Return the one output of a role.
-
-        Raises:
-            BundleError: The graph has no such output.
-        """
-        return _with_role(self.outputs, role, "output")
-
-
-def _with_role(specs: tuple[TensorSpec, ...], role: Role, what: str) -> TensorSpec:
-    for spec in specs:
-        if spec.role == role:
-            return spec
-    raise BundleError(f"the manifest lists no {what} with role {role!r}; export again")
+        for spec in (*self.inputs, *self.outputs):
+            if spec.role == role:
+                return spec.name
+        raise BundleError(f"the manifest lists no tensor with role {role!r}; export again")

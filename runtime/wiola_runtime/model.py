@@ -235,11 +235,12 @@ class Model:
         """Reproduce the golden logits and the golden reply of the manifest.
 
         Raises:
-            SelfTestError: The bundle was exported without golden values.
+            SelfTestError: The bundle was exported without golden values, or they are damaged.
         """
         golden = self.manifest.self_test
         if golden is None:
             raise SelfTestError(f"bundle {self.manifest.name} has no self-test; export again")
+        self_test.check(golden, self.manifest)
         logits = self.logits([*golden.prompt_ids, *golden.token_ids])
         greedy_ids = generate(
             Row(self._engine.graph),

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, cast
 from wiola_runtime import devices
 from wiola_runtime.config import is_count
 from wiola_runtime.errors import BundleError, DeviceError
-from wiola_runtime.manifest import Manifest
+from wiola_runtime.manifest import Manifest, Role
+from wiola_runtime.state import DTYPES
 
 if TYPE_CHECKING:
     import onnxruntime
 
 FATAL = 4
+TYPES = {f"tensor({name})": name for name in DTYPES} | {"tensor(float)": "float32"}
+Tensors = set[tuple[str, str, tuple[int | None, ...]]]
 GRAPH_ERRORS = (
     "EPFail",
     "Fail",
@@ -158,20 +161,31 @@ def _native_options(ort: ModuleType, options: GraphOptions) -> "onnxruntime.Sess
     return native
 
 
-def check_names(session: "onnxruntime.InferenceSession", manifest: Manifest) -> None:
-    """Check that graph and manifest have the same inputs and outputs.
+def check_tensors(session: "onnxruntime.InferenceSession", manifest: Manifest) -> None:
+    """Check that a graph takes what it will be fed, and gives what will be read.
 
     Raises:
-        BundleError: They do not.
+        BundleError: Names, types or sizes are not those of the manifest.
     """
-    pairs = (
-        ("inputs", session.get_inputs(), manifest.inputs),
-        ("outputs", session.get_outputs(), manifest.outputs),
-    )
-    for what, found, expected in pairs:
-        difference = {one.name for one in found} ^ {one.name for one in expected}
+    axes: dict[Role, int] = {"token_ids": 2, "past_lengths": 1, "output_positions": 1}
+    inputs: Tensors = {(manifest.name_of(role), "int64", (None,) * n) for role, n in axes.items()}
+    outputs: Tensors = {(manifest.name_of("logits"), "float32", (None, None, manifest.vocab_size))}
+    for state in manifest.states:
+        inputs.add((state.past, state.dtype, _sizes(state.axes)))
+        outputs.add((state.present, state.dtype, _sizes(state.axes)))
+    pairs = ("inputs", inputs, session.get_inputs()), ("outputs", outputs, session.get_outputs())
+    for what, expected, found in pairs:
+        has: Tensors = {
+            (one.name, TYPES.get(one.type, one.type), _sizes(one.shape)) for one in found
+        }
+        difference = sorted({name for name, *_ in has ^ expected})
         if difference:
             raise BundleError(
                 f"graph and manifest of {manifest.name} disagree on the {what} "
-                f"{', '.join(sorted(difference))}; export again"
+                f"{', '.join(difference)}; export again"
             )
+
+
+def _sizes(axes: Iterable[str | int | None]) -> tuple[int | None, ...]:
+    """Return the sizes that are known; graph and manifest may name the others as they like."""
+    return tuple(axis if isinstance(axis, int) else None for axis in axes)

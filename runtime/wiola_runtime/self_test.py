@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wiola_runtime.errors import SelfTestError
-from wiola_runtime.manifest import SelfTest
+from wiola_runtime.manifest import Manifest, SelfTest
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,22 @@ class SelfTestReport:
         """
         if not self.passed:
             raise SelfTestError(f"{self.mismatch}; copy the bundle again or export again")
+
+
+def check(golden: SelfTest, manifest: Manifest) -> None:
+    """Check that golden values are of tokens and positions that there are.
+
+    Raises:
+        SelfTestError: They are not.
+    """
+    length = len(golden.prompt_ids) + len(golden.token_ids)
+    points = [(at.position, i) for at in golden.logits for i in at.token_ids]
+    ids = {*golden.prompt_ids, *golden.token_ids, *(i for _, i in points)}
+    whole = golden.prompt_ids and golden.token_ids and length <= manifest.context_length
+    whole = whole and all(len(at.token_ids) == len(at.values) for at in golden.logits)
+    known = all(0 <= i < manifest.vocab_size for i in ids)
+    if not (whole and known and all(0 <= position < length for position, _ in points)):
+        raise SelfTestError(f"the self-test of bundle {manifest.name} is damaged; export again")
 
 
 def compare(

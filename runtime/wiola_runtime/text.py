@@ -13,7 +13,6 @@ import tokenizers
 from wiola_runtime.errors import BundleError, GenerationError
 from wiola_runtime.manifest import TokenSpec
 
-NOT_UNICODE = "the text is not valid Unicode; give UTF-8 text"
 REPLACEMENT = "\ufffd"
 # A character has at most four bytes, so at most three of them wait for the rest.
 PENDING_BYTES = 3
@@ -58,10 +57,7 @@ class Tokenizer:
         Raises:
             GenerationError: The text is no Unicode text: bytes that were no UTF-8 got in.
         """
-        try:
-            ids = list(self._native.encode(text, add_special_tokens=begins).ids)
-        except TypeError as error:
-            raise GenerationError(NOT_UNICODE) from error
+        ids = _encoded(self._native, text, begins=begins)
         bos = self._tokens.bos_id
         # A text that spells out its own beginning gets no second one from the tokenizer.
         if self._tokens.adds_bos and ids[:2] == [bos, bos]:
@@ -74,10 +70,7 @@ class Tokenizer:
         Raises:
             GenerationError: The text is no Unicode text.
         """
-        try:
-            return list(self._plain[0].encode(text, add_special_tokens=False).ids)
-        except TypeError as error:
-            raise GenerationError(NOT_UNICODE) from error
+        return _encoded(self._plain[0], text, begins=False)
 
     @property
     def unknown_id(self) -> int | None:
@@ -113,6 +106,13 @@ class Tokenizer:
     def special_id(self, text: str) -> int | None:
         """Return the id of a special token by its text."""
         return self._special.get(text)
+
+
+def _encoded(native: tokenizers.Tokenizer, text: str, *, begins: bool) -> list[int]:
+    try:
+        return list(native.encode(text, add_special_tokens=begins).ids)
+    except TypeError as error:
+        raise GenerationError("the text is not valid Unicode; give UTF-8 text") from error
 
 
 @dataclasses.dataclass(slots=True)

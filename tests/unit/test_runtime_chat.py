@@ -464,3 +464,11 @@ def test_no_messages_are_refused_where_old_ones_may_give_way(tmp_path):
     with load(TinyBundle(chat=DOCUMENTED).write(tmp_path / "b")) as model:
         with pytest.raises(ChatError, match="messages are NoneType; expected a list of them"):
             model.session(overflow="truncate").chat(None)
+
+
+@pytest.mark.parametrize(
+    "change", [{"roles": {"user": "<pad>"}}, {"turn_end": None}, {"roles": {}, "turn_end": None}]
+)
+def test_a_format_that_lacks_a_part_is_refused(change):
+    with pytest.raises(ChatError, match="has no end of a turn or no assistant"):
+        chat_of(dataclasses.replace(DOCUMENTED, **change))

@@ -363,7 +363,8 @@ def test_on_the_cpu_every_node_is_told_to_run_there(tmp_path):
 
 def test_buffers_are_on_the_chosen_gpu(tmp_path, monkeypatch):
     """The second GPU's session cannot take tensors of the first."""
-    folder = TinyBundle(target="cuda", cache_dtype="float16").write(tmp_path / "b")
+    bundle = TinyBundle(target="cuda", cache_dtype="float16")
+    folder = bundle.write(tmp_path / "b")
     ort = opening.import_onnxruntime()
     session = opening._create(ort, folder / "model.onnx", CPU, GraphOptions())
     monkeypatch.setattr(graph, "open_session", lambda *_: session)
@@ -375,7 +376,7 @@ def test_buffers_are_on_the_chosen_gpu(tmp_path, monkeypatch):
         return ort.OrtValue.ortvalue_from_numpy(array)
 
     options = GraphOptions(device="cuda", provider_options={"device_id": "1"})
-    opened = graph.Graph(folder, CUDA_BUNDLE, options)
+    opened = graph.Graph(folder, bundle.manifest({}), options)
     opened._ort = types.SimpleNamespace(
         OrtValue=types.SimpleNamespace(ortvalue_from_numpy=allocate)
     )

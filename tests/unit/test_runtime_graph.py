@@ -1,5 +1,6 @@
 """The graph's driver against a numpy oracle: every way to feed a text gives the same logits."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -213,7 +214,7 @@ def test_bad_ids_are_refused_before_any_work(opened, ids, error, message):
 
 
 def test_a_manifest_that_describes_another_graph_is_refused(tmp_path):
-    """Names are compared when the graph is opened, not when it first runs."""
+    """Tensors are compared when the graph is opened, not when it first runs."""
     folder = TinyBundle().write(tmp_path / "b")
     manifest = folder / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"sum_in"', '"other"'))
@@ -266,3 +267,42 @@ def test_the_guessing_loop_ends_by_itself_and_gives_what_the_plain_one_gives(ope
     assert guessed == list(plain)
     assert row.length <= len(prompt) + max(budget - 1, 0)
     assert tally.accepted <= tally.guessed
+
+
+def _tampered(folder, change):
+    """Write a bundle whose manifest was changed."""
+    path = TinyBundle().write(folder) / "manifest.json"
+    raw = json.loads(path.read_text())
+    change(raw)
+    path.write_text(json.dumps(raw))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda raw: raw.update(vocab_size=10**12), "disagree on the outputs scores; export"),
+        (lambda raw: raw.update(vocab_size=0), "disagree on the outputs scores; export"),
+        (lambda raw: raw.update(states=[]), "disagree on the inputs key_in, sum_in, value_in;"),
+        (lambda raw: raw["states"][0].update(past="x"), "disagree on the inputs key_in, x;"),
+        (lambda raw: raw["states"][0].update(dtype="int8"), "disagree on the inputs key_in;"),
+        (lambda raw: raw["states"][2].update(axes=["B", -3]), "disagree on the inputs sum_in;"),
+        (lambda raw: raw["states"][2].update(present="x"), "disagree on the outputs sum_out, x;"),
+        (lambda raw: raw["graph"].update(minimum_onnxruntime="banana"), "needs onnxruntime 'ban"),
+        (lambda raw: raw["graph"].update(minimum_onnxruntime="9" * 5000), "needs onnxruntime '9"),
+    ],
+)
+def test_what_the_graph_is_not_is_said_when_it_is_opened(tmp_path, change, message):
+    with pytest.raises(BundleError, match=message):
+        load(_tampered(tmp_path / "b", change))
+
+
+def test_a_context_that_the_graph_does_not_have_is_an_error_where_it_ends(tmp_path):
+    folder = _tampered(tmp_path / "b", lambda raw: raw.update(context_length=700))
+
+    with load(folder) as model:
+        assert model.logits([1] * 600).shape == (600, vocab_size())
+        with pytest.raises(
+            BundleError, match=r"^onnxruntime cannot run the graph: .*idx=600 must be"
+        ):
+            model.logits([1] * 650)

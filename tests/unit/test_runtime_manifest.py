@@ -1,5 +1,6 @@
 """The manifest: what is written is read back, and every fault is named with its place."""
 
+import dataclasses
 import json
 
 import pytest
@@ -115,6 +116,7 @@ def changed(path, value):
             "1",
             r":generation_defaults\.t: found '1', expected float",
         ),
+        (["generation_defaults", "t"], 10**400, r":generation_defaults\.t: found 1000"),
         (["surprise"], 1, r"manifest\.json: missing keys \[\], unknown keys \['surprise'\]"),
         (["graph"], {}, r":graph: missing keys \['domains', 'file', .*\], unknown keys \[\]"),
         (["format_version"], 2, r"bundle format 2 is newer .* \(<= 1\); upgrade wiola-runtime"),
@@ -133,6 +135,7 @@ def test_a_fault_is_named_with_its_place(tmp_path, path, value, message):
     [
         (b"{", r"is not readable JSON \(.*line 1.*\); export again"),
         (b"\xff", r"is not readable JSON \(.*\); export again"),
+        (b"[" * 100_000, r"is not readable JSON \(.*\); export again"),
         (b"[]", r"has no format_version; is .* an exported bundle\?"),
     ],
 )
@@ -151,7 +154,7 @@ def test_a_folder_without_manifest_is_no_bundle(tmp_path):
 def test_roles_find_their_tensors():
     manifest = TinyBundle().manifest({})
 
-    assert manifest.input_with("past_lengths").name == "lengths"
-    assert manifest.output_with("logits").name == "scores"
-    with pytest.raises(BundleError, match=r"lists no output with role 'token_ids'; export again"):
-        manifest.output_with("token_ids")
+    assert manifest.name_of("past_lengths") == "lengths"
+    assert manifest.name_of("logits") == "scores"
+    with pytest.raises(BundleError, match=r"lists no tensor with role 'logits'; export again"):
+        dataclasses.replace(manifest, outputs=()).name_of("logits")

@@ -109,6 +109,31 @@ def test_other_golden_values_are_noticed(tested):
     assert report.mismatch == (f"token 7 of the reply is {golden.token_ids[-1]}, the bundle says 0")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prompt_ids": ()},
+        {"token_ids": ()},
+        {"prompt_ids": (10**6,)},
+        {"token_ids": (-1,) * 8},
+        {"prompt_ids": (5,) * 600},
+        {"logits": (GoldenLogits(position=10**6, token_ids=(7,), values=(0.0,)),)},
+        {"logits": (GoldenLogits(position=-1, token_ids=(7,), values=(0.0,)),)},
+        {"logits": (GoldenLogits(position=0, token_ids=(10**6,), values=(0.0,)),)},
+        {"logits": (GoldenLogits(position=0, token_ids=(7, 8), values=(0.0,)),)},
+    ],
+    ids=str,
+)
+def test_golden_values_of_what_there_is_not_are_refused(tested, change):
+    folder, manifest = tested
+    golden = dataclasses.replace(manifest.self_test, **change)
+    (folder / "manifest.json").write_text(dataclasses.replace(manifest, self_test=golden).to_json())
+
+    with load(folder) as model:
+        with pytest.raises(SelfTestError, match=r"self-test of bundle tiny is damaged; export ag"):
+            model.self_test()
+
+
 def test_a_bundle_without_golden_values_says_so(tmp_path):
     with load(TinyBundle().write(tmp_path / "b")) as model:
         with pytest.raises(SelfTestError, match=r"bundle tiny has no self-test; export again"):
