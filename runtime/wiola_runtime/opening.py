@@ -50,6 +50,9 @@ class GraphOptions:
     provider_options: Mapping[str, str | float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        given: object = self.provider_options
+        if not isinstance(given, Mapping):
+            raise DeviceError(f"provider_options is {given!r}; expected a mapping of their names")
         if self.provider_options and self.device == "cpu":
             raise DeviceError(
                 f"provider option {next(iter(self.provider_options))} has no effect on the CPU; "

@@ -54,7 +54,7 @@ class Saved:
     arrays: tuple[NDArray[Any], ...]
 
 
-def write(path: Path, content: Saved) -> None:
+def write(path: str | Path, content: Saved) -> None:
     """Write a file, whole or not at all.
 
     Raises:
@@ -70,7 +70,7 @@ def write(path: Path, content: Saved) -> None:
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
     arrays["token_ids"] = np.asarray(content.token_ids, np.int64)
     arrays["fed_ids"] = np.asarray(content.fed_ids, np.int64)
-    write_whole(path, lambda file: np.savez(file, **arrays))
+    write_whole(_path(path), lambda file: np.savez(file, **arrays))
 
 
 def write_whole(path: Path, fill: Callable[[BinaryIO], object]) -> None:
@@ -95,12 +95,13 @@ def write_whole(path: Path, fill: Callable[[BinaryIO], object]) -> None:
         raise SessionError(f"{path} cannot be written ({error}); save elsewhere") from error
 
 
-def read(path: Path, manifest: Manifest) -> Saved:
+def read(path: str | Path, manifest: Manifest) -> Saved:
     """Read a file and check that it is of this bundle.
 
     Raises:
         SessionError: It is absent, no saved session, damaged, or of another bundle.
     """
+    path = _path(path)
     try:
         if path.exists() and not (path.is_file() and zipfile.is_zipfile(path)):
             raise SessionError(f"{path} is no saved session; `Session.save` writes such a file")
@@ -127,6 +128,12 @@ def read(path: Path, manifest: Manifest) -> Saved:
         fed_ids=tuple(fed_ids.tolist()),
         arrays=tuple(arrays.values()),
     )
+
+
+def _path(given: object) -> Path:
+    if not isinstance(given, str | os.PathLike):
+        raise SessionError(f"path is {given!r}; expected the name of a file")
+    return Path(given)
 
 
 def _check_origin(path: Path, version: object, bundle: object, manifest: Manifest) -> None:

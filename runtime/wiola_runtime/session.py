@@ -114,7 +114,7 @@ class Session:
         with self._held():
             fed_ids, arrays = self._row.dump() if self._row else ([], [])
             saved.write(
-                Path(path),
+                path,
                 saved.Saved(
                     bundle=self._engine.manifest.fingerprint,
                     overflow=self._overflow,
@@ -128,7 +128,7 @@ class Session:
     @classmethod
     def restore(cls, engine: Engine, path: str | Path) -> Self:
         """Read a file that `save` wrote; see `Model.restore`."""
-        found = saved.read(Path(path), engine.manifest)
+        found = saved.read(path, engine.manifest)
         session = cls(engine, found.overflow)
         session._turns.token_ids = list(found.token_ids)
         session._turns.starts = list(found.turns)

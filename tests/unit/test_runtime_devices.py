@@ -293,6 +293,15 @@ def test_an_option_that_was_ignored_or_changed_is_an_error(found, message, devic
         open_fake(module, device, device_id=1)
 
 
+def test_what_is_no_bundle_and_no_mapping_of_options_is_refused(tmp_path):
+    with pytest.raises(BundleError, match=r"^bundle is None; expected the path of a folder$"):
+        load(None)
+    folder = TinyBundle().write(tmp_path / "b")
+    for device in ("cpu", "cuda"):
+        with pytest.raises(DeviceError, match=r"^provider_options is 'abc'; expected a mapping"):
+            load(folder, device=device, provider_options="abc")
+
+
 def test_the_cpu_takes_no_provider_options(tmp_path):
     """ONNX Runtime ignores there whatever it is told."""
     folder = TinyBundle().write(tmp_path / "b")

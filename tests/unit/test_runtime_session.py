@@ -645,6 +645,12 @@ def test_what_is_no_file_name_is_refused(model, tmp_path, monkeypatch, name):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_is_no_name_at_all_is_refused(model):
+    for call in (model.session().save, model.restore):
+        with pytest.raises(SessionError, match=r"^path is None; expected the name of a file$"):
+            call(None)
+
+
 def test_a_disk_that_fills_up_leaves_nothing_behind(model, tmp_path, monkeypatch):
     conversation = model.session()
     conversation.generate(IDS[:30], max_new_tokens=2)
