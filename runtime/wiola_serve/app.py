@@ -8,6 +8,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from wiola_serve.guard import Guard, refused
 from wiola_serve.metrics import Metrics
@@ -30,26 +31,26 @@ class Access:
     origins: tuple[str, ...] = ()
 
 
-def application(service: Service, metrics: Metrics, access: Access) -> Starlette:
+def application(service: Service, metrics: Metrics, access: Access) -> ASGIApp:
     """Return the ASGI application."""
     routes = service.routes()
-    guard = Middleware(
-        Guard,
-        metrics=metrics,
-        routes={route.path for route in routes},
-        key=access.key,
-        is_local=access.is_local,
+    app = Starlette(
+        routes=routes,
+        middleware=[
+            Middleware(
+                Guard, metrics=metrics, routes=routes, key=access.key, is_local=access.is_local
+            )
+        ],
+        exception_handlers={Refusal: _refused, HTTPException: _unknown, Exception: _broken},
     )
-    cors = Middleware(
-        CORSMiddleware,
+    app.router.redirect_slashes = False
+    if not access.origins:
+        return app
+    return CORSMiddleware(  # outside of all, so that scripts can read what bugs are answered with
+        app,
         allow_origins=access.origins,
         allow_methods=("GET", "POST"),
         allow_headers=("Authorization", "Content-Type"),
-    )
-    return Starlette(
-        routes=routes,
-        middleware=[cors, guard] if access.origins else [guard],
-        exception_handlers={Refusal: _refused, HTTPException: _unknown, Exception: _broken},
     )
 
 
@@ -60,8 +61,11 @@ async def _refused(_request: Request, error: Exception) -> Response:
 
 async def _unknown(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "it is registered for these"
-    path = f"{request.method} {request.url.path}"
-    return refused(Refusal(f"{path}: {error.detail}; see docs/server.md", status=error.status_code))
+    known = ", ".join(
+        f"{min(one.methods - {'HEAD'})} {one.path_format}" for one in request.app.routes
+    )
+    found = f"{request.method} {request.url.path}: {error.detail}; expected one of {known}"
+    return refused(Refusal(found, status=error.status_code))
 
 
 async def _broken(_request: Request, _error: Exception) -> Response:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -60,17 +61,23 @@ def _parser() -> argparse.ArgumentParser:
         "--api-key", metavar="KEY", help=f"what clients must know; better given as {KEY_VARIABLE}"
     )
     parser.add_argument(
-        "--allow-origin", action="append", default=[], metavar="ORIGIN",
+        "--allow-origin", type=_origin, action="append", default=[], metavar="ORIGIN",
         help="web pages whose scripts may use the server; repeatable",
     )  # fmt: skip
     for option, field, kind, metavar, text in LIMITS:
         default = getattr(Limits(), field)
-        shown = text if default is None else f"{text}; default: {default:g}"
+        shown = text if default is None else f"{text}; default: {default:.15g}"
         parser.add_argument(
             option, dest=field, type=kind, metavar=metavar, default=default, help=shown
         )
     add_opening(parser)
     return parser
+
+
+def _origin(text: str) -> str:
+    if text != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s?#@]+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no origin; expected scheme://host[:port]")
+    return text
 
 
 def _serve(arguments: argparse.Namespace) -> int:

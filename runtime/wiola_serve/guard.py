@@ -9,6 +9,7 @@ import time
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wiola_serve.answers import as_json
@@ -38,14 +39,20 @@ class Guard:
     Args:
         app: What is behind it.
         metrics: Where it counts.
-        routes: Paths that are counted by their names; all others are one.
+        routes: Are counted by their paths; all other paths are one.
         key: What a client must know, if anything.
         is_local: Whether only this machine reaches the server. A page of the web that its browser
             shows must not either, so the server then wants to be called by its own name.
     """
 
     def __init__(
-        self, app: ASGIApp, metrics: Metrics, routes: set[str], key: str | None, *, is_local: bool
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        routes: list[Route],
+        key: str | None,
+        *,
+        is_local: bool,
     ) -> None:
         self._app = app
         self._metrics = metrics
@@ -69,7 +76,9 @@ class Guard:
             with contextlib.suppress(asyncio.CancelledError):
                 await (refused(refusal) if refusal else self._app)(scope, receive, noting)
         finally:
-            route = scope["path"] if scope["path"] in self._routes else "other"
+            path = scope["path"]
+            known = (one.path_format for one in self._routes if one.path_regex.match(path))
+            route = next(known, "other")
             self._metrics.requests.labels(route, status).inc()
             self._metrics.request_seconds.labels(route).observe(time.perf_counter() - began)
 

@@ -1,5 +1,6 @@
 """Everything the server refuses, with the status and the error object of the protocol."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,14 @@ HEADERS: Mapping[int, Mapping[str, str]] = {
     REQUEST_TIMEOUT: {"Connection": "close"},
     TOO_LARGE: {"Connection": "close"},
 }
+MOST_LETTERS = 800
 OURS = 500  # from here on the fault is the server's
+
+
+def shortened(text: str) -> str:
+    """Leave out of a message most of what is long in it: numbers, words, and all together."""
+    text = re.sub(r"\w{80,}", lambda found: f"{found[0][:40]}...", text)
+    return text if len(text) <= MOST_LETTERS else f"{text[:500]} ... {text[-200:]}"
 
 
 class Refusal(WiolaRuntimeError):  # noqa: N818  the answer to a request, no accident
@@ -38,10 +46,10 @@ class Refusal(WiolaRuntimeError):  # noqa: N818  the answer to a request, no acc
         code: str | None = None,
         param: str | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(shortened(message))
         self.status = status
         self.code = code
-        self.param = param
+        self.param = None if param is None else shortened(param)
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -267,7 +267,7 @@ def test_a_warning_and_a_box_come_before_the_first_request(tmp_path, monkeypatch
     monkeypatch.setattr("wiola_serve.server.Server.run_on", lambda *_: True)
     folder = TinyBundle(weights="random").write(tmp_path / "b")
 
-    assert main([str(folder), "--port", "0", "--host", "0.0.0.0", "--allow-origin", "a"]) == 0
+    assert main([str(folder), "--port", "0", "--host", "0.0.0.0", "--allow-origin", "a://b"]) == 0
     assert main([str(folder), "--port", "0", "--host", "0.0.0.0", "--api-key", "k"]) == 0
 
     err = capsys.readouterr().err
@@ -321,7 +321,16 @@ def test_help_and_version(capsys):
         with pytest.raises(SystemExit) as ended:
             main([option])
         assert ended.value.code == 0
-    assert "default: 127.0.0.1, this machine" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "default: 127.0.0.1, this machine" in out
+    assert "default: 1048576" in out
+
+
+@pytest.mark.parametrize("origin", ["foo", "foo.example", "https://a.example/", "https://", "null"])
+def test_an_origin_is_a_scheme_and_a_host(capsys, bundle, origin):
+    with pytest.raises(SystemExit):
+        main([str(bundle), "--allow-origin", origin])
+    assert f"'{origin}' is no origin; expected scheme://host[:port]" in capsys.readouterr().err
 
 
 def test_the_document_forgets_no_option_and_no_metric(capsys):

@@ -93,11 +93,13 @@ def test_metrics_count_what_was_done(url):
     ask(url)
     ask(url, {"prompt": "It is", "n": 3})
     get(f"{url}/some/thing")
+    get(f"{url}/v1/models/tiny")
 
     assert metric(url, "wiola_generated_tokens_total") == before + 4
     assert metric(url, route % ("/v1/completions", 200)) >= 1
     assert metric(url, route % ("/v1/completions", 400)) >= 1
     assert metric(url, route % ("other", 404)) >= 1
+    assert metric(url, route % ("/v1/models/{name}", 200)) >= 1
     assert metric(url, 'wiola_answers_total{ended_by="length"}') >= 1
     assert metric(url, "wiola_first_token_seconds_count") >= 1
     assert metric(url, "wiola_token_seconds_count") >= 3
@@ -108,11 +110,14 @@ def test_metrics_count_what_was_done(url):
 def test_errors_are_objects_of_the_protocol(url):
     wrong = "invalid_request_error"
 
-    assert error_of(get(f"{url}/v2")) == (
-        404,
-        wrong,
-        "GET /v2: Not Found; see docs/server.md",
+    routes = (
+        "POST /v1/completions, POST /v1/chat/completions, GET /v1/models, GET /v1/models/{name}, "
+        "GET /health, GET /metrics"
     )
+    assert error_of(get(f"{url}/v2")) == (
+        404, wrong, f"GET /v2: Not Found; expected one of {routes}",
+    )  # fmt: skip
+    assert error_of(post(f"{url}/v1/completions/", json=ASK))[0] == 404
     assert error_of(get(f"{url}/v1/completions"))[:2] == (405, wrong)
     assert error_of(ask(url, content=b"{", headers={"Content-Type": "application/json"}))[0] == 400
     long = {"prompt": "a" * 3000}
@@ -131,6 +136,16 @@ def test_errors_are_objects_of_the_protocol(url):
     )
     assert error_of(ask(url, {"prompt": ["a"] * 65}))[2] == (
         "prompt has 65 texts; expected at most 64 in a request"
+    )
+
+
+def test_errors_do_not_repeat_all_that_was_sent(url):
+    for body in ({"max_tokens": 10**1700}, {"x" * 1700: 1}, {"model": "a b " * 400}):
+        error = ask(url, {"prompt": "a"} | body).json()["error"]
+        assert len(error["message"]) < 800
+        assert len(error["param"]) < 100
+    assert ask(url, {"prompt": "a", "max_tokens": 10**1700}).json()["error"]["message"] == (
+        f"max_tokens is {10**39}...; expected at most 590, the limit of this server (--max-tokens)"
     )
 
 
@@ -425,6 +440,15 @@ def test_a_bug_gets_an_answer_and_a_traceback(model, monkeypatch, capsys):
         assert error_of(ask(url)) == (500, "server_error", "the server has a bug; see its log")
         assert metric(url, 'wiola_requests_total{route="/v1/completions",status="500"}') == 1
     assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_a_script_can_read_what_a_bug_is_answered_with(model, monkeypatch):
+    monkeypatch.setattr("wiola_serve.wire.read_completion", lambda *_: 1 / 0)
+    page = "https://page.example"
+    with serving(model, access=Access(origins=(page,))) as url:
+        answer = ask(url, headers={"Origin": page})
+        assert answer.status_code == 500
+        assert answer.headers["access-control-allow-origin"] == page
 
 
 def test_a_worker_that_has_died_ends_the_server(model, monkeypatch):
