@@ -164,10 +164,7 @@ class Batch:
 
 
 def generate_together(
-    engine: Engine,
-    prompts: Prompts,
-    config: GenerationConfig,
-    cancel: Cancellation | None = None,
+    engine: Engine, prompts: Prompts, config: GenerationConfig, cancel: Cancellation | None = None
 ) -> list[Result]:
     """Return the reply to each prompt, in their order; every row draws with the same seed.
 

@@ -10,6 +10,9 @@ WiolaRuntimeError
 └── SelfTestError     this machine does not reproduce the bundle's golden values
 """
 
+import os
+from pathlib import Path
+
 
 class WiolaRuntimeError(Exception):
     """Base of every deliberate failure; catch this one at the edge."""
@@ -41,6 +44,13 @@ class SessionError(WiolaRuntimeError):
 
 class SelfTestError(WiolaRuntimeError):
     """This machine computes something else than the machine that wrote the bundle."""
+
+
+def path_of(given: object, name: str, expected: str, kind: type[WiolaRuntimeError]) -> Path:
+    """Return an argument as a path; what is none raises an error of a kind."""
+    if not isinstance(given, str | os.PathLike):
+        raise kind(f"{name} is {given!r}; expected the path of {expected}")
+    return Path(given)
 
 
 def one_line(error: BaseException) -> str:

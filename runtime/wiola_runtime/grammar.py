@@ -120,9 +120,8 @@ class Grammar:
         """Return which tokens (V,) may follow."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         allowed = np.unpackbits(bits, bitorder="little")[: self._vocabulary.size].view(np.bool_)
-        allowed[self._vocabulary.native.eos_tokens] = (
-            False  # what ends a reply is known better here
-        )
+        # What ends a reply is known better here.
+        allowed[self._vocabulary.native.eos_tokens] = False
         self.is_complete = not allowed.any()
         can_end = self._matcher.is_accepting()
         if self._matcher.is_error() or (self.is_complete and not can_end):

@@ -186,11 +186,7 @@ class Graph:
         state.steps = [None, None]
 
     def _call(
-        self,
-        state: State,
-        shape: tuple[int, ...],
-        outputs: int,
-        out: NDArray[np.float32] | None,
+        self, state: State, shape: tuple[int, ...], outputs: int, out: NDArray[np.float32] | None
     ) -> Call:
         """Return a bound call, the one of the last step but one where it still fits."""
         reusable = (
@@ -204,11 +200,7 @@ class Graph:
         return call
 
     def _bind(
-        self,
-        state: State,
-        shape: tuple[int, ...],
-        outputs: int,
-        out: NDArray[np.float32] | None,
+        self, state: State, shape: tuple[int, ...], outputs: int, out: NDArray[np.float32] | None
     ) -> Call:
         if out is None:
             out = np.empty((state.batch_size, outputs, self._manifest.vocab_size), np.float32)

@@ -19,7 +19,7 @@ from wiola_runtime.chat import Message
 from wiola_runtime.config import GenerationChanges, GenerationConfig
 from wiola_runtime.devices import Device
 from wiola_runtime.engine import Engine
-from wiola_runtime.errors import BundleError, GenerationError, SelfTestError
+from wiola_runtime.errors import BundleError, GenerationError, SelfTestError, path_of
 from wiola_runtime.generate import generate
 from wiola_runtime.graph import Graph
 from wiola_runtime.manifest import Manifest
@@ -57,10 +57,7 @@ def load(
         DeviceError: The device or ONNX Runtime cannot be had, or not with these options.
     """
     began = time.perf_counter()
-    given: object = bundle
-    if not isinstance(given, str | Path):
-        raise BundleError(f"bundle is {given!r}; expected the path of a folder")
-    folder = Path(bundle)
+    folder = path_of(bundle, "bundle", "a folder", BundleError)
     manifest = Manifest.read(folder)
     require_files(folder, manifest)
     if verify:

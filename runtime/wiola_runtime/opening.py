@@ -178,9 +178,7 @@ def check_tensors(session: "onnxruntime.InferenceSession", manifest: Manifest) -
         outputs.add((state.present, state.dtype, _sizes(state.axes)))
     pairs = ("inputs", inputs, session.get_inputs()), ("outputs", outputs, session.get_outputs())
     for what, expected, found in pairs:
-        has: Tensors = {
-            (one.name, TYPES.get(one.type, one.type), _sizes(one.shape)) for one in found
-        }
+        has: Tensors = {(t.name, TYPES.get(t.type, t.type), _sizes(t.shape)) for t in found}
         difference = sorted({name for name, *_ in has ^ expected})
         if difference:
             raise BundleError(

@@ -81,12 +81,7 @@ class Reply:
         reused_tokens: Tokens of the prompt that need not be fed.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        prompt_ids: Sequence[int],
-        config: GenerationConfig,
-    ) -> None:
+    def __init__(self, engine: Engine, prompt_ids: Sequence[int], config: GenerationConfig) -> None:
         self._engine = engine
         self.config = config
         self.prompt_ids = prompt_ids

@@ -111,11 +111,7 @@ class Row:
         token_ids, arrays = self.dump()
         state = self._graph.resume(arrays, len(token_ids))
         return Row(
-            self._graph,
-            self._chunk_tokens,
-            state=state,
-            token_ids=token_ids,
-            copies=self.copies,
+            self._graph, self._chunk_tokens, state=state, token_ids=token_ids, copies=self.copies
         )
 
     def dump(self) -> tuple[list[int], list[NDArray[Any]]]:

@@ -20,7 +20,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from wiola_runtime.config import is_count
-from wiola_runtime.errors import SessionError
+from wiola_runtime.errors import SessionError, path_of
 from wiola_runtime.manifest import Manifest
 from wiola_runtime.state import DTYPES, shape_of
 
@@ -70,7 +70,9 @@ def write(path: str | Path, content: Saved) -> None:
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
     arrays["token_ids"] = np.asarray(content.token_ids, np.int64)
     arrays["fed_ids"] = np.asarray(content.fed_ids, np.int64)
-    write_whole(_path(path), lambda file: np.savez(file, **arrays))
+    write_whole(
+        path_of(path, "path", "a file", SessionError), lambda file: np.savez(file, **arrays)
+    )
 
 
 def write_whole(path: Path, fill: Callable[[BinaryIO], object]) -> None:
@@ -101,7 +103,7 @@ def read(path: str | Path, manifest: Manifest) -> Saved:
     Raises:
         SessionError: It is absent, no saved session, damaged, or of another bundle.
     """
-    path = _path(path)
+    path = path_of(path, "path", "a file", SessionError)
     try:
         if path.exists() and not (path.is_file() and zipfile.is_zipfile(path)):
             raise SessionError(f"{path} is no saved session; `Session.save` writes such a file")
@@ -128,12 +130,6 @@ def read(path: str | Path, manifest: Manifest) -> Saved:
         fed_ids=tuple(fed_ids.tolist()),
         arrays=tuple(arrays.values()),
     )
-
-
-def _path(given: object) -> Path:
-    if not isinstance(given, str | os.PathLike):
-        raise SessionError(f"path is {given!r}; expected the name of a file")
-    return Path(given)
 
 
 def _check_origin(path: Path, version: object, bundle: object, manifest: Manifest) -> None:

@@ -11,14 +11,9 @@ from wiola_runtime.graph import Graph
 from wiola_runtime.manifest import Manifest
 from wiola_runtime.row import CHUNK_TOKENS
 
-ID_AXES = (1, 2)
-
 
 def score(
-    graph: Graph,
-    manifest: Manifest,
-    token_ids: NDArray[np.int64],
-    chunk_tokens: int = CHUNK_TOKENS,
+    graph: Graph, manifest: Manifest, token_ids: NDArray[np.int64], chunk_tokens: int = CHUNK_TOKENS
 ) -> NDArray[np.float32]:
     """Return the logits (B, T, V) of rows (B, T) of one length.
 
@@ -43,10 +38,7 @@ def check_ids(
 ) -> NDArray[np.int64]:
     """Return token ids (T,) or (B, T) as an array, or say what is wrong with them.
 
-    Args:
-        token_ids: Integers.
-        manifest: Knows the vocabulary and the context.
-        any_length: Whether T may be more than the context.
+    With `any_length`, T may be more than the context.
 
     Raises:
         GenerationError: The ids are none, no integers, or outside the vocabulary.
@@ -55,12 +47,10 @@ def check_ids(
     try:
         ids = np.asarray(token_ids)
     except ValueError as error:
-        raise GenerationError(
-            "token ids are of unequal lengths; expected (T,) or (B, T)"
-        ) from error
+        raise GenerationError("token ids have unequal lengths; expected (T,) or (B, T)") from error
     if ids.dtype.kind == "U":
         raise GenerationError("token ids are texts; give several prompts as a list")
-    if ids.size == 0 or ids.ndim not in ID_AXES or ids.dtype.kind not in "iu":
+    if ids.size == 0 or ids.ndim not in (1, 2) or ids.dtype.kind not in "iu":
         raise GenerationError(
             f"token ids have shape {ids.shape} and type {ids.dtype}; "
             "expected integers (T,) or (B, T), at least one"

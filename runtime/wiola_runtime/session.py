@@ -130,8 +130,7 @@ class Session:
         """Read a file that `save` wrote; see `Model.restore`."""
         found = saved.read(path, engine.manifest)
         session = cls(engine, found.overflow)
-        session._turns.token_ids = list(found.token_ids)
-        session._turns.starts = list(found.turns)
+        session._turns = Turns([*found.token_ids], [*found.turns], session._turns.first_id)
         if found.arrays:
             state = engine.graph.resume(found.arrays, len(found.fed_ids))
             session._row = Row(engine.graph, state=state, token_ids=found.fed_ids)
@@ -255,9 +254,8 @@ class Session:
     ) -> AsyncGenerator[Piece, None]:
         """Do what `stream_chat` does on a thread of its own; see `astream`."""
         cancel = Cancellation()
-        return asynchronous.pieces(
-            self.stream_chat(messages, config, cancel=cancel, **changes), cancel
-        )
+        pieces = self.stream_chat(messages, config, cancel=cancel, **changes)
+        return asynchronous.pieces(pieces, cancel)
 
     def _take(self, messages: Messages, config: GenerationConfig, cancel: Cancellation) -> None:
         """Make a conversation the text, its oldest messages left out if it must be."""

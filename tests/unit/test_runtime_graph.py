@@ -202,7 +202,7 @@ def test_a_state_beyond_the_context_is_refused_before_it_is_changed(opened):
         ([], GenerationError, r"shape \(0,\) and type float64; expected integers \(T,\)"),
         ([0.5], GenerationError, r"type float64; expected integers"),
         ([[[1]]], GenerationError, r"shape \(1, 1, 1\)"),
-        ([[1], [1, 2]], GenerationError, r"token ids are of unequal lengths; expected"),
+        ([[1], [1, 2]], GenerationError, r"token ids have unequal lengths; expected"),
         ([3, -1], GenerationError, r"token id -1 is outside the vocabulary of 300"),
         ([3, 300], GenerationError, r"token id 300 is outside the vocabulary of 300"),
         ([1] * 601, CapacityError, r"601 tokens do not fit the context of 600"),

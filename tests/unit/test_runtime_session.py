@@ -647,7 +647,7 @@ def test_what_is_no_file_name_is_refused(model, tmp_path, monkeypatch, name):
 
 def test_what_is_no_name_at_all_is_refused(model):
     for call in (model.session().save, model.restore):
-        with pytest.raises(SessionError, match=r"^path is None; expected the name of a file$"):
+        with pytest.raises(SessionError, match=r"^path is None; expected the path of a file$"):
             call(None)
 
 
