@@ -244,6 +244,7 @@ class Manifest:
             raise BundleError(f"{path} not found; is {folder} an exported bundle?")
         try:
             raw = json.loads(path.read_text(encoding="utf-8"))
+            json.dumps(raw, ensure_ascii=False).encode()  # texts that nobody could print
         except (ValueError, RecursionError) as error:
             raise BundleError(f"{path} is not readable JSON ({error}); export again") from error
         if not isinstance(raw, dict) or not isinstance(raw.get("format_version"), int):

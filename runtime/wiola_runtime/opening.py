@@ -21,14 +21,8 @@ FATAL = 4
 TYPES = {f"tensor({name})": name for name in DTYPES} | {"tensor(float)": "float32"}
 Tensors = set[tuple[str, str, tuple[int | None, ...]]]
 GRAPH_ERRORS = (
-    "EPFail",
-    "Fail",
-    "InvalidArgument",
-    "InvalidGraph",
-    "InvalidProtobuf",
-    "NoSuchFile",
-    "NotImplemented",
-    "RuntimeException",
+    *("EPFail", "Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoSuchFile"),
+    *("NotImplemented", "RuntimeException"),
 )
 MAX_THREADS = 1024  # beyond any machine that runs such a model; ONNX Runtime would start them all
 

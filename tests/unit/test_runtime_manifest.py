@@ -136,6 +136,7 @@ def test_a_fault_is_named_with_its_place(tmp_path, path, value, message):
         (b"{", r"is not readable JSON \(.*line 1.*\); export again"),
         (b"\xff", r"is not readable JSON \(.*\); export again"),
         (b"[" * 100_000, r"is not readable JSON \(.*\); export again"),
+        (b'{"format_version": 1, "name": "\\ud800"}', r"is not readable JSON \('utf-8' codec"),
         (b"[]", r"has no format_version; is .* an exported bundle\?"),
     ],
 )
