@@ -144,11 +144,9 @@ class Chat:
         return ids + self._plain(text[start:], control)
 
     def _plain(self, text: str, control: Sequence[int]) -> list[int]:
-        """Encode what is no control token; a tokenizer that makes one of its letters is refused.
-
-        What stands for unknown characters is none, unless the format uses it as one.
-        """
+        """Encode what is no control token; a tokenizer that makes one of its letters is refused."""
         ids = self._tokenizer.encode_plain(text.replace(MARK, ""))
+        # What stands for unknown characters is none, unless the format uses it as one.
         harmless = {self._tokenizer.unknown_id} - set(control)
         if not set(ids).intersection(self._tokenizer.added_tokens.values()) <= harmless:
             raise ChatError(

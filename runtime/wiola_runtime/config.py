@@ -109,8 +109,7 @@ class GenerationConfig:
         _check(self, "top_p", _optional(lambda v: 0 < v <= 1), "in (0, 1]")
         _check(self, "min_p", _optional(lambda v: 0 <= v <= 1), "in [0, 1]")
         _check(self, "typical_p", _optional(lambda v: 0 < v <= 1), "in (0, 1]")
-        positive = (lambda v: math.isfinite(v) and v > 0), "finite and > 0"
-        _check(self, "repetition_penalty", *positive)
+        _check(self, "repetition_penalty", lambda v: math.isfinite(v) and v > 0, "finite and > 0")
         _check(self, "repetition_penalty", lambda v: 1 / LARGEST < v < LARGEST, "of usual size")
         for penalty in ("presence_penalty", "frequency_penalty"):
             _check(self, penalty, math.isfinite, "a finite number")

@@ -176,7 +176,7 @@ class Graph:
         wanted = capacity_for(total, self._manifest.context_length)
         if self._manifest.cache == "growing" or wanted <= state.capacity:
             return
-        sizes = {"B": state.batch_size, "C": wanted}
+        sizes = {"B": state.lengths.size, "C": wanted}
         for index, spec in enumerate(self._manifest.states):
             if spec.kind == "cache":
                 old = state.past[index].numpy()
@@ -203,7 +203,7 @@ class Graph:
         self, state: State, shape: tuple[int, ...], outputs: int, out: NDArray[np.float32] | None
     ) -> Call:
         if out is None:
-            out = np.empty((state.batch_size, outputs, self._manifest.vocab_size), np.float32)
+            out = np.empty((state.lengths.size, outputs, self._manifest.vocab_size), np.float32)
         call = Call(
             binding=self._session.io_binding(),
             token_ids=np.zeros(shape, np.int64),

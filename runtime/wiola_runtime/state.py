@@ -65,11 +65,6 @@ class State:
     turn: int = 0
     steps: list[Call | None] = dataclasses.field(default_factory=lambda: [None, None])
 
-    @property
-    def batch_size(self) -> int:
-        """Rows B."""
-        return self.lengths.size
-
     def advance(self, written: Sequence[Buffer], new_tokens: int) -> None:
         """Make what a call wrote the past of the next one."""
         recycled: list[Buffer | None] = [

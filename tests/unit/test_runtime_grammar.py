@@ -327,6 +327,11 @@ def _nested(depth):
         ({"json_schema": {"minimum": 10**400}}, r"json_schema cannot be kept to: number out"),
         ({"json_schema": {"const": "\ud800"}}, r"json_schema cannot be kept to: Value is not"),
         ({"json_schema": {"enum": [str(i) * 9 for i in range(20000)]}}, r"json_schema .* too big"),
+        ({"json_schema": {"multipleOf": 999983}}, "json_schema cannot be kept to: the numbers of"),
+        (
+            {"json_schema": {"allOf": [{"multipleOf": 997}, {"multipleOf": 991}]}},
+            "json_schema cannot be kept to: the numbers of multipleOf are too many or too large",
+        ),
         ({"regex": "\ud800"}, r"regex cannot be kept to: 'utf-8' codec"),
         ({"regex": "("}, r"regex cannot be kept to: .*error: unclosed group$"),
         ({"regex": "a(?=b)"}, r"regex cannot be kept to: .*look-around, .* is not supported$"),
@@ -358,6 +363,7 @@ def test_schemas_of_real_size_are_kept_to(model):
     for schema in (
         {"type": "object", "properties": fields, "required": list(fields)},
         {"enum": [f"value number {i}" for i in range(5000)]},
+        {"properties": {"a": {"multipleOf": 0.01}, "b": {"multipleOf": 60, "type": "integer"}}},
         {"type": "string", "pattern": r"^https?://[^\s]{1,2000}$"},
     ):
         assert model.generate("It", json_schema=schema, max_new_tokens=3).token_ids
