@@ -6,7 +6,7 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from wiola_runtime import Result, Tokenizer, TokenLogprobs
 from wiola_runtime.reply import FinishReason
@@ -49,36 +49,19 @@ def usage(results: Sequence[Result]) -> Json:
     }
 
 
-class TokenTexts:
+class TokenTexts(dict[int, str]):
     """What single tokens look like inside a text; each is found once."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__()
         self.tokenizer = tokenizer
-        self._found: dict[int, str] = {}
 
-    def __getitem__(self, token_id: int) -> str:
-        """Return a token as it is inside a text; an end token as it is written."""
-        if token_id not in self._found:
-            decode = self.tokenizer.decode
-            text = decode([token_id, token_id])[len(decode([token_id])) :]
-            self._found[token_id] = text or self.tokenizer.token_text(token_id)
-        return self._found[token_id]
-
-
-class Form(Protocol):
-    """What an answer looks like; `prefix` begins its id."""
-
-    prefix: str
-    whole: str
-    piece: str
-
-    def choice(self, news: News) -> Json:
-        """Return the fields of a whole choice."""
-        ...
-
-    def delta(self, news: News, index: int) -> Json:
-        """Return the fields of a piece of a choice."""
-        ...
+    def __missing__(self, token_id: int) -> str:
+        """Find a token as it is inside a text; an end token as it is written."""
+        decode = self.tokenizer.decode
+        text = decode([token_id, token_id])[len(decode([token_id])) :]
+        self[token_id] = text or self.tokenizer.token_text(token_id)
+        return self[token_id]
 
 
 class CompletionForm:
@@ -174,16 +157,11 @@ class ChatForm:
 class Envelope:
     """What stands around the choices of one answer."""
 
-    form: Form
+    form: CompletionForm | ChatForm
     model: str
     fingerprint: str
-    id: str = dataclasses.field(init=False)
-    created: int = dataclasses.field(init=False)
-
-    def __post_init__(self) -> None:
-        """Number and date the answer."""
-        object.__setattr__(self, "id", self.form.prefix + secrets.token_hex(12))
-        object.__setattr__(self, "created", int(time.time()))
+    number: str = dataclasses.field(default_factory=lambda: secrets.token_hex(12))
+    created: int = dataclasses.field(default_factory=lambda: int(time.time()))
 
     def whole(self, ends: Sequence[News]) -> Json:
         """Return the answer to all prompts, in their order."""
@@ -206,7 +184,7 @@ class Envelope:
 
     def _around(self, kind: str) -> Json:
         return {
-            "id": self.id,
+            "id": self.form.prefix + self.number,
             "object": kind,
             "created": self.created,
             "model": self.model,

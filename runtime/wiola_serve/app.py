@@ -1,6 +1,4 @@
-"""The application: the routes, who may use them, and what errors look like."""
-
-import dataclasses
+"""The application: the endpoints behind their guard, and what errors look like."""
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -10,25 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from wiola_serve.guard import Guard, refused
+from wiola_runtime import WiolaRuntimeError
+from wiola_serve.guard import Access, Guard, refused
 from wiola_serve.metrics import Metrics
-from wiola_serve.refusal import FAILED, Refusal
+from wiola_serve.refusal import FAILED, Refusal, refusal_of
 from wiola_serve.service import Service
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
-    """Who may use the server.
-
-    Attributes:
-        key: What a client must know, if anything.
-        is_local: Whether the server listens to this machine alone.
-        origins: Pages of the web whose scripts may read answers.
-    """
-
-    key: str | None = None
-    is_local: bool = True
-    origins: tuple[str, ...] = ()
+from wiola_serve.wire import FIELDS
 
 
 def application(service: Service, metrics: Metrics, access: Access) -> ASGIApp:
@@ -36,12 +21,12 @@ def application(service: Service, metrics: Metrics, access: Access) -> ASGIApp:
     routes = service.routes()
     app = Starlette(
         routes=routes,
-        middleware=[
-            Middleware(
-                Guard, metrics=metrics, routes=routes, key=access.key, is_local=access.is_local
-            )
-        ],
-        exception_handlers={Refusal: _refused, HTTPException: _unknown, Exception: _broken},
+        middleware=[Middleware(Guard, metrics=metrics, routes=routes, access=access)],
+        exception_handlers={
+            WiolaRuntimeError: _refused,
+            HTTPException: _unknown,
+            Exception: _broken,
+        },
     )
     app.router.redirect_slashes = False
     if not access.origins:
@@ -55,8 +40,8 @@ def application(service: Service, metrics: Metrics, access: Access) -> ASGIApp:
 
 
 async def _refused(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refusal), "it is registered for these"
-    return refused(error)
+    assert isinstance(error, WiolaRuntimeError), "it is registered for these"
+    return refused(refusal_of(error, FIELDS))
 
 
 async def _unknown(request: Request, error: Exception) -> Response:

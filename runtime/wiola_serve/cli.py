@@ -82,8 +82,7 @@ def _origin(text: str) -> str:
 
 def _serve(arguments: argparse.Namespace) -> int:
     from wiola_serve import server  # noqa: PLC0415  an extra: its absence becomes an instruction
-    from wiola_serve.app import Access  # noqa: PLC0415
-    from wiola_serve.guard import is_loopback  # noqa: PLC0415
+    from wiola_serve.guard import Access, is_loopback  # noqa: PLC0415
 
     limits = _limits(arguments)
     local, key = is_loopback(arguments.host), _key(arguments)
@@ -100,8 +99,8 @@ def _serve(arguments: argparse.Namespace) -> int:
                 file=sys.stderr,
             )
         line = f"{model.manifest.name} at {server.url_of(sock)}/v1"
-        one = server.Server(model, limits, access)
-        return DONE if one.run_on(sock, lambda: print(line, flush=True)) else BUG
+        serve = server.Server(model, limits, access).run_on
+        return DONE if serve(sock, lambda: print(line, flush=True)) else BUG
 
 
 def _limits(arguments: argparse.Namespace) -> Limits:

@@ -67,9 +67,8 @@ class Exchange:
         except ClientDisconnect as error:
             raise Refusal("the client has left", status=CLIENT_LEFT) from error
         if size > most:
-            raise Refusal(
-                f"the body has more than {most} bytes (--max-body); send less", status=TOO_LARGE
-            )
+            found = f"the body has more than {most} bytes (--max-body); send less"
+            raise Refusal(found, status=TOO_LARGE)
         return bytes(content)
 
     def listener(self, index: int) -> Callable[[News], object]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import hmac
 import ipaddress
 import re
@@ -17,7 +18,6 @@ from wiola_serve.metrics import Metrics
 from wiola_serve.refusal import FAILED, MISDIRECTED, UNAUTHORIZED, Refusal
 
 OPEN_ROUTES = ("/health",)
-HOST = re.compile(r"\[?(.*?)\]?(:\d*)?")
 
 
 def is_loopback(host: str) -> bool:
@@ -33,32 +33,37 @@ def refused(refusal: Refusal) -> Response:
     return Response(as_json(refusal.body()), refusal.status, refusal.headers, "application/json")
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who may use the server.
+
+    Attributes:
+        key: What a client must know, if anything.
+        is_local: Whether the server listens to this machine alone. A page of the web that its
+            browser shows must not reach it either, so it then wants to be called by its own name.
+        origins: Pages of the web whose scripts may read answers.
+    """
+
+    key: str | None = None
+    is_local: bool = True
+    origins: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Guard:
     """The middleware.
 
-    Args:
+    Attributes:
         app: What is behind it.
         metrics: Where it counts.
         routes: Are counted by their paths; all other paths are one.
-        key: What a client must know, if anything.
-        is_local: Whether only this machine reaches the server. A page of the web that its browser
-            shows must not either, so the server then wants to be called by its own name.
+        access: Who is let in.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        metrics: Metrics,
-        routes: list[Route],
-        key: str | None,
-        *,
-        is_local: bool,
-    ) -> None:
-        self._app = app
-        self._metrics = metrics
-        self._routes = routes
-        self._key = key
-        self._is_local = is_local
+    app: ASGIApp
+    metrics: Metrics
+    routes: list[Route]
+    access: Access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, or answer it."""
@@ -74,33 +79,31 @@ class Guard:
         try:
             # A client that neither reads nor writes is cut off when the server has stopped.
             with contextlib.suppress(asyncio.CancelledError):
-                await (refused(refusal) if refusal else self._app)(scope, receive, noting)
+                await (refused(refusal) if refusal else self.app)(scope, receive, noting)
         finally:
             path = scope["path"]
-            known = (one.path_format for one in self._routes if one.path_regex.match(path))
+            known = (one.path_format for one in self.routes if one.path_regex.match(path))
             route = next(known, "other")
-            self._metrics.requests.labels(route, status).inc()
-            self._metrics.request_seconds.labels(route).observe(time.perf_counter() - began)
+            self.metrics.requests.labels(route, status).inc()
+            self.metrics.request_seconds.labels(route).observe(time.perf_counter() - began)
 
     def _refusal(self, scope: Scope) -> Refusal | None:
-        headers = Headers(scope=scope)
-        found = HOST.fullmatch(headers.get("host", ""))
-        name = found[1] if found else ""
-        if self._is_local and self._key is None and not is_loopback(name):
+        headers, key = Headers(scope=scope), self.access.key
+        name = re.sub(r":\d*$", "", headers.get("host", "")).strip("[]")
+        if self.access.is_local and key is None and not is_loopback(name):
             return Refusal(
                 f"this server is called localhost, not {name!r}; with an API key (--api-key) the "
                 "name does not matter",
                 status=MISDIRECTED,
             )
-        if self._key is None or scope["path"] in OPEN_ROUTES:
+        if key is None or scope["path"] in OPEN_ROUTES:
             return None
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and hmac.compare_digest(
-            given.strip().encode("latin-1"), self._key.encode()
+            given.strip().encode("latin-1"), key.encode()
         ):
             return None
         return Refusal(
             "the API key is wrong or missing; send the header Authorization: Bearer KEY",
-            status=UNAUTHORIZED,
-            code="invalid_api_key",
-        )
+            status=UNAUTHORIZED, code="invalid_api_key",
+        )  # fmt: skip

@@ -11,8 +11,7 @@ class Idle:
     """Ends connections without a request, or whose answer is not read.
 
     Args:
-        seconds: Time to read the rest of an answer; to send the head of a request, that is also the
-            time, but it is half a minute at most.
+        seconds: Time to read an answer, and up to half a minute of it to send a request's head.
     """
 
     def __init__(self, seconds: float) -> None:

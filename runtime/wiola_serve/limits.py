@@ -4,8 +4,6 @@ import dataclasses
 
 from wiola_runtime import GenerationError
 
-MIB = 1 << 20
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -22,7 +20,7 @@ class Limits:
         grace_seconds: Time that running answers get when the server is stopped.
     """
 
-    body_bytes: int = MIB
+    body_bytes: int = 1 << 20
     tokens: int | None = None
     rows: int = 8
     queue: int = 64

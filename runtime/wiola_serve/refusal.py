@@ -7,9 +7,8 @@ from typing import Any
 from wiola_runtime import CapacityError, WiolaRuntimeError
 
 BAD_REQUEST, UNAUTHORIZED, NOT_FOUND = 400, 401, 404
-REQUEST_TIMEOUT, TOO_LARGE, NO_JSON, MISDIRECTED = 408, 413, 415, 421
+REQUEST_TIMEOUT, TOO_LARGE, NO_JSON, MISDIRECTED, UNPROCESSABLE = 408, 413, 415, 421, 422
 TOO_MANY, CLIENT_LEFT, FAILED, UNAVAILABLE, TOO_SLOW = 429, 499, 500, 503, 504
-UNPROCESSABLE = 422
 HEADERS: Mapping[int, Mapping[str, str]] = {
     TOO_MANY: {"Retry-After": "1"},
     UNPROCESSABLE: {"x-should-retry": "false"},
@@ -61,8 +60,8 @@ class Refusal(WiolaRuntimeError):  # noqa: N818  the answer to a request, no acc
         kind = "server_error" if self.status >= OURS else "invalid_request_error"
         if self.status == TOO_MANY:
             kind = "rate_limit_error"
-        fields = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
-        return {"error": fields}
+        told = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
+        return {"error": told}
 
 
 def refusal_of(error: WiolaRuntimeError, names: Mapping[str, str]) -> Refusal:

@@ -22,7 +22,11 @@ from wiola_serve.waiting import Waiting
 # Tokens of a prompt that are read between two tokens of the others: enough for matrix products to
 # be as fast as they get, and a pause that a reader hardly sees.
 READ_TOKENS = 128
-STOPPING = "the server is stopping; send the request again when it is back"
+STOPPING = Refusal(
+    "the server is stopping; send the request again when it is back",
+    status=UNAVAILABLE, code="stopping",
+)  # fmt: skip
+BROKEN = Refusal("the server has failed; see its log", status=FAILED, code="failed")
 
 
 class Scheduler:
@@ -64,14 +68,9 @@ class Scheduler:
         return len(self._active)
 
     @property
-    def is_running(self) -> bool:
-        """Whether prompts are taken."""
-        return self._ends_with is None
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether a bug has ended the thread; its traceback is in the log."""
-        return self._ends_with is not None and self._ends_with.status == FAILED
+    def status(self) -> str:
+        """Why prompts are not taken: `stopping`, or `failed` after a bug; `ok` where they are."""
+        return "ok" if self._ends_with is None else str(self._ends_with.code)
 
     def start(self) -> None:
         """Begin to work."""
@@ -108,8 +107,7 @@ class Scheduler:
     def end(self) -> None:
         """Take no more prompts, and end all there are within a pass."""
         with self._change:
-            stopping = Refusal(STOPPING, status=UNAVAILABLE, code="stopping")
-            self._ends_with = self._ends_with or stopping
+            self._ends_with = self._ends_with or STOPPING
             self._change.notify()
 
     def stop(self) -> None:
@@ -189,9 +187,7 @@ class Scheduler:
 
     def _end_all(self) -> None:
         with self._change:
-            self._ends_with = self._ends_with or Refusal(
-                "the server has failed; see its log", status=FAILED, code="failed"
-            )
+            self._ends_with = self._ends_with or BROKEN
             jobs = [*self._active, *(self._waiting.pop() for _ in range(len(self._waiting)))]
             self._active = []
         self._batch.drop(self._batch.members)

@@ -1,7 +1,6 @@
 """Listen, serve, and stop without leaving anyone without an answer."""
 
 import asyncio
-import contextlib
 import signal
 import socket
 import threading
@@ -9,9 +8,11 @@ from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
+from uvicorn.server import HANDLED_SIGNALS
 
 from wiola_runtime import DeviceError, Model
-from wiola_serve.app import Access, application
+from wiola_serve.app import application
+from wiola_serve.guard import Access
 from wiola_serve.idle import Idle
 from wiola_serve.limits import Limits
 from wiola_serve.metrics import Metrics
@@ -59,7 +60,6 @@ class Server(uvicorn.Server):
         metrics = Metrics()
         self._scheduler = Scheduler(model.engine, limits, metrics)
         self._grace_seconds = limits.grace_seconds
-        self._hurry = asyncio.Event()
         self._idle = Idle(limits.seconds)
         self._ready: Callable[[], object] = bool
         self._preparations = Preparations()
@@ -80,23 +80,22 @@ class Server(uvicorn.Server):
         )
 
     def run_on(self, sock: socket.socket, ready: Callable[[], object] = bool) -> bool:
-        """Serve until a signal comes, and then until all answers have ended; or until a bug does.
-
-        Returns:
-            Whether it was the signal.
+        """Serve until a signal comes and all answers have ended; return whether it was no bug.
 
         Args:
             sock: Listens.
             ready: Is called once requests are answered and signals heard.
         """
         self._ready = ready
-        self._hear_signals()
+        if threading.current_thread() is threading.main_thread():
+            for number in HANDLED_SIGNALS:  # uvicorn hears them later, and raises them in the end
+                signal.signal(number, self.handle_exit)
         self._scheduler.start()
         try:
             self.run(sockets=[sock])
         finally:
             self._scheduler.stop()
-        return not self._scheduler.has_failed
+        return self._scheduler.status != "failed"
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to answer, and say so; not where a signal came first."""
@@ -108,11 +107,12 @@ class Server(uvicorn.Server):
         """Tell whether to stop: nobody is served any more where the scheduler's thread has died."""
         if counter % TICKS_OF_A_SECOND == 0:
             self._idle.end(self.server_state.connections)
-        return await super().on_tick(counter) or not self._scheduler.is_running
+        return await super().on_tick(counter) or self._scheduler.status != "ok"
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more requests; what is not answered in time gets an error."""
-        ending = asyncio.create_task(self._end_answers())
+        loop = asyncio.get_running_loop()
+        ending = loop.call_later(self._grace_seconds, self._scheduler.end)
         await super().shutdown(sockets)
         ending.cancel()
         self._preparations.stop()
@@ -120,20 +120,6 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop at the first signal, at once at the second."""
         if self.should_exit:
-            self._hurry.set()
+            self._scheduler.end()
         else:
             super().handle_exit(sig, frame)
-
-    async def _end_answers(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._hurry.wait(), self._grace_seconds)
-        self._scheduler.end()
-
-    def _hear_signals(self) -> None:
-        """Take signals before and after uvicorn does: it raises its own again in the end."""
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, self._stop)
-
-    def _stop(self, *_: object) -> None:
-        self.should_exit = True

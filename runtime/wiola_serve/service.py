@@ -11,24 +11,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from wiola_runtime import GenerationConfig, Model, Result, WiolaRuntimeError
+from wiola_runtime import GenerationConfig, Model, Result
 from wiola_runtime.reply import Reply
-from wiola_serve import wire
-from wiola_serve.answers import (
-    LAST_LINE,
-    ChatForm,
-    CompletionForm,
-    Envelope,
-    TokenTexts,
-    as_json,
-    event,
-)
+from wiola_serve import answers, wire
 from wiola_serve.exchange import Exchange
 from wiola_serve.job import Job, News
 from wiola_serve.limits import Limits
 from wiola_serve.metrics import Metrics
 from wiola_serve.preparing import Preparations
-from wiola_serve.refusal import CLIENT_LEFT, NO_JSON, NOT_FOUND, UNAVAILABLE, Refusal, refusal_of
+from wiola_serve.refusal import CLIENT_LEFT, NO_JSON, UNAVAILABLE, Refusal
 from wiola_serve.scheduler import Scheduler
 from wiola_serve.stream import EventStream
 
@@ -48,7 +39,7 @@ class Service:
         metrics: Metrics,
     ) -> None:
         self._engine = model.engine
-        self._texts = TokenTexts(model.tokenizer)
+        self._texts = answers.TokenTexts(model.tokenizer)
         self._name = model.manifest.name
         self._fingerprint = f"fp_{model.manifest.fingerprint[:16]}"
         self._scheduler = scheduler
@@ -73,17 +64,15 @@ class Service:
 
         def replies(body: wire.Body) -> tuple[wire.Options, list[Reply]]:
             asked = wire.read_completion(body, self._name)
-            if len(asked.prompts) > self._limits.queue:
-                raise Refusal(
-                    f"prompt has {len(asked.prompts)} texts; expected at most "
-                    f"{self._limits.queue} in a request",
-                    param="prompt",
-                )
+            count, most = len(asked.prompts), self._limits.queue
+            if count > most:
+                found = f"prompt has {count} texts; expected at most {most} in a request"
+                raise Refusal(found, param="prompt")
             texts = [self._engine.ids_of(prompt, begins=True) for prompt in asked.prompts]
             return asked.options, self._replies(texts, asked.options)
 
-        envelope = Envelope(CompletionForm(self._texts), self._name, self._fingerprint)
-        return await self._answer(request, replies, envelope, keeps=False)
+        form = answers.CompletionForm(self._texts)
+        return await self._answer(request, replies, form, keeps=False)
 
     async def chat(self, request: Request) -> Response:
         """Answer a conversation."""
@@ -93,8 +82,8 @@ class Service:
             ids = self._engine.chat.ids(asked.messages)
             return asked.options, self._replies([ids], asked.options)
 
-        envelope = Envelope(ChatForm(self._texts), self._name, self._fingerprint)
-        return await self._answer(request, replies, envelope, keeps=True)
+        form = answers.ChatForm(self._texts)
+        return await self._answer(request, replies, form, keeps=True)
 
     async def models(self, _request: Request) -> Response:
         """List the one model."""
@@ -102,24 +91,14 @@ class Service:
 
     async def model(self, request: Request) -> Response:
         """Describe the model."""
-        name = request.path_params["name"]
-        if name != self._name:
-            raise Refusal(
-                f"model {name!r} is not served here; expected {self._name!r}",
-                status=NOT_FOUND,
-                code="model_not_found",
-            )
+        wire.require_model(request.path_params["name"], self._name)
         return in_json(self._card())
 
     async def health(self, _request: Request) -> Response:
         """Say whether prompts are taken, and how busy the server is."""
         scheduler, manifest = self._scheduler, self._engine.manifest
         content = {
-            "status": "ok"
-            if scheduler.is_running
-            else "failed"
-            if scheduler.has_failed
-            else "stopping",
+            "status": scheduler.status,
             "model": self._name,
             "weights": manifest.weights,
             "device": self._engine.graph.device,
@@ -129,7 +108,7 @@ class Service:
             "queue_length": scheduler.queue_length,
             "most_queued": self._limits.queue,
         }
-        return in_json(content, 200 if scheduler.is_running else UNAVAILABLE)
+        return in_json(content, 200 if scheduler.status == "ok" else UNAVAILABLE)
 
     async def metrics(self, _request: Request) -> Response:
         """Show the metrics."""
@@ -139,7 +118,7 @@ class Service:
         self,
         request: Request,
         replies: Callable[[wire.Body], tuple[wire.Options, list[Reply]]],
-        envelope: Envelope,
+        form: answers.CompletionForm | answers.ChatForm,
         *,
         keeps: bool,
     ) -> Response:
@@ -150,20 +129,21 @@ class Service:
             require_json(request)
             body = wire.read_body(await exchange.body())
             client = request.client.host if request.client else ""
-            preparing = self._preparations.run(client, lambda: _refusing(replies, body))
+            preparing = self._preparations.run(client, lambda: replies(body))
             options, begun = await exchange.wait_for(preparing)
             keeps = keeps and self._limits.conversations > 0
-            exchange.submit(
-                [
-                    Job(client, reply, exchange.listener(i), streams=options.streams, keeps=keeps)
-                    for i, reply in enumerate(begun)
-                ]
-            )
+            jobs = [
+                Job(client, reply, exchange.listener(i), streams=options.streams, keeps=keeps)
+                for i, reply in enumerate(begun)
+            ]
+            exchange.submit(jobs)
             news = exchange.news()
+            envelope = answers.Envelope(form, self._name, self._fingerprint)
             if not options.streams:
                 ends = dict([placed async for placed in news])
                 # Long answers with log probabilities take their time, and others wait for the loop.
-                return await asyncio.to_thread(_whole, envelope, [ends[i] for i in sorted(ends)])
+                in_order = [ends[i] for i in sorted(ends)]
+                return await asyncio.to_thread(lambda: in_json(envelope.whole(in_order)))
             first = await anext(news)
             stack.pop_all()  # the stream closes the exchange
             lines = _events(first, news, envelope, tells_usage=options.tells_usage)
@@ -200,7 +180,7 @@ class Service:
 
 def in_json(content: Mapping[str, Any], status: int = 200) -> Response:
     """Return JSON."""
-    return Response(as_json(content), status, media_type="application/json")
+    return Response(answers.as_json(content), status, media_type="application/json")
 
 
 def require_json(request: Request) -> None:
@@ -217,21 +197,8 @@ def require_json(request: Request) -> None:
         )
 
 
-def _refusing(
-    replies: Callable[[wire.Body], tuple[wire.Options, list[Reply]]], body: wire.Body
-) -> tuple[wire.Options, list[Reply]]:
-    try:
-        return replies(body)
-    except WiolaRuntimeError as error:
-        raise refusal_of(error, wire.FIELDS) from error
-
-
-def _whole(envelope: Envelope, ends: Sequence[News]) -> Response:
-    return in_json(envelope.whole(ends))
-
-
 async def _events(
-    first: Placed, news: AsyncIterator[Placed], envelope: Envelope, *, tells_usage: bool
+    first: Placed, news: AsyncIterator[Placed], envelope: answers.Envelope, *, tells_usage: bool
 ) -> AsyncIterator[bytes]:
     """Yield the events of a stream; a failure is the last one, and then it is not [DONE]."""
     results: list[Result] = []
@@ -239,14 +206,14 @@ async def _events(
     placed: Placed | None = first
     try:
         while placed is not None:
-            yield event(envelope.piece(*placed) | extra)
+            yield answers.event(envelope.piece(*placed) | extra)
             if placed[1].result is not None:
                 results.append(placed[1].result)
             placed = await anext(news, None)
     except Refusal as refusal:
         if refusal.status != CLIENT_LEFT:
-            yield event(refusal.body())
+            yield answers.event(refusal.body())
         return
     if tells_usage:
-        yield event(envelope.last(results))
-    yield LAST_LINE
+        yield answers.event(envelope.last(results))
+    yield answers.LAST_LINE

@@ -39,25 +39,19 @@ IGNORED = {
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
     "prompt_cache_retention", "parallel_tool_calls",
 }  # fmt: skip
-# Not supported, but for these values, which ask for nothing.
-NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "n": (1,),
-    "best_of": (1,),
-    "echo": (False,),
-    "suffix": ("",),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "modalities": (["text"],),
-}
-REASONS: Mapping[str, str] = {
-    "n": "there is one answer to a prompt; send the request again for another",
-    "best_of": "there is one answer to a prompt; send the request again for another",
-    "echo": "the answer does not repeat the prompt; put it before the answer",
-    "suffix": "the model continues texts and cannot fill gaps; leave it out",
-    "tools": "the model calls no tools; bind the answer with response_format instead",
-    "functions": "the model calls no functions; bind the answer with response_format instead",
+ONE_ANSWER = "there is one answer to a prompt; send the request again for another"
+UNKNOWN = "this server does not know it; leave it out"
+# Not supported, but for these values, which ask for nothing; and what to do instead.
+NEUTRAL: Mapping[str, tuple[tuple[object, ...], str]] = {
+    "n": ((1,), ONE_ANSWER),
+    "best_of": ((1,), ONE_ANSWER),
+    "echo": ((False,), "the answer does not repeat the prompt; put it before the answer"),
+    "suffix": (("",), "the model continues texts and cannot fill gaps; leave it out"),
+    "tools": (([],), "the model calls no tools; bind the answer with response_format instead"),
+    "tool_choice": (("none", "auto"), UNKNOWN),
+    "functions": (([],), "the model calls no functions; bind the answer with response_format"),
+    "function_call": (("none", "auto"), UNKNOWN),
+    "modalities": ((["text"],), UNKNOWN),
 }
 WORDS: Mapping[type[Any], str] = {
     int: "an integer", float: "a number", bool: "true or false", str: "a text",
@@ -160,20 +154,28 @@ def require_known(body: Body, own: set[str]) -> None:
     for name, value in body.items():
         if name in NAMES or name in OTHERS or name in IGNORED or name in own:
             continue
-        if repr(value) not in map(repr, NEUTRAL.get(name, ())):  # 1 is not true
-            reason = REASONS.get(name, "this server does not know it; leave it out")
+        neutral, reason = NEUTRAL.get(name, ((), UNKNOWN))
+        if repr(value) not in map(repr, neutral):  # 1 is not true
             raise Refusal(
                 f"{name} is not supported: {reason}", code="unsupported_parameter", param=name
             )
 
 
-def _options(body: Body, changes: dict[str, Any], model: str) -> Options:
-    named = _of(body, "model", str)
+def require_model(named: str | None, model: str) -> None:
+    """Check that a model, if one is named, is the one there is.
+
+    Raises:
+        Refusal: It is another.
+    """
     if named not in (None, model):
         raise Refusal(
             f"model {named!r} is not served here; expected {model!r}",
             status=NOT_FOUND, code="model_not_found", param="model",
         )  # fmt: skip
+
+
+def _options(body: Body, changes: dict[str, Any], model: str) -> Options:
+    require_model(_of(body, "model", str), model)
     streams = bool(_of(body, "stream", bool))
     extra = _of(body, "stream_options", dict)
     if extra is not None and not streams:
@@ -215,10 +217,9 @@ def _schema(chosen: Body | None) -> Body | None:
     if kind == "json_object":
         return {"type": "object"}
     described = (chosen or {}).get("json_schema")
-    if kind == "json_schema" and isinstance(described, dict):
-        schema = described.get("schema")
-        if isinstance(schema, dict):
-            return schema
+    schema = described.get("schema") if isinstance(described, dict) else None
+    if kind == "json_schema" and isinstance(schema, dict):
+        return schema
     return _refuse(
         "response_format",
         'is not one of {"type": "text"}, {"type": "json_object"}, '
@@ -270,13 +271,8 @@ def _content(content: object, where: str) -> str:
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(parts, list):
         _refuse(f"{where}.content", "is no text; expected text, or a list of parts of text")
-    texts = [
-        part["text"]
-        for part in parts
-        if isinstance(part, dict)
-        and part.get("type") == "text"
-        and isinstance(part.get("text"), str)
-    ]
+    said = [part for part in parts if isinstance(part, dict) and part.get("type") == "text"]
+    texts = [part["text"] for part in said if isinstance(part.get("text"), str)]
     if len(texts) < len(parts):
         _refuse(f"{where}.content", "has a part that is no text; the model reads nothing else")
     return "".join(texts)

@@ -6,7 +6,7 @@ import time
 
 from wiola_runtime.manifest import ChatSpec
 from wiola_serve import server
-from wiola_serve.app import Access
+from wiola_serve.guard import Access
 from wiola_serve.limits import Limits
 
 PATIENCE_SECONDS = 30

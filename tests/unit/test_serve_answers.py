@@ -63,7 +63,7 @@ def test_a_stream_tells_what_the_whole_answer_tells(tokenizer, ids, cut):
         assert [entry for one in told for entry in one[field]] == whole[field]
     assert whole["text_offset"] == sorted(whole["text_offset"])
     for token, place in zip(whole["tokens"], whole["text_offset"], strict=True):
-        assert news.text[place:].startswith(token) or token[0] in "<\ufffd"
+        assert news.text[place:].startswith(token) or token[0] == "<" or "\ufffd" in token
 
 
 def test_a_token_is_decoded_once(tokenizer, monkeypatch):

@@ -219,9 +219,9 @@ def test_what_is_not_installed_is_an_instruction(capsys, bundle, monkeypatch, ab
 
 def test_any_other_absence_is_a_bug(bundle, monkeypatch):
     monkeypatch.delitem(sys.modules, "wiola_serve.server", raising=False)
-    monkeypatch.setitem(sys.modules, "wiola_serve.app", None)
+    monkeypatch.setitem(sys.modules, "wiola_serve.guard", None)
 
-    with pytest.raises(ModuleNotFoundError, match=r"wiola_serve\.app"):
+    with pytest.raises(ModuleNotFoundError, match=r"wiola_serve\.guard"):
         main([str(bundle)])
 
 

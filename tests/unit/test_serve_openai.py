@@ -10,7 +10,7 @@ from support.serve import CHAT, serving, slowed
 from support.tiny_bundle import TinyBundle
 
 from wiola_runtime import load
-from wiola_serve.app import Access
+from wiola_serve.guard import Access
 
 HELLO = [{"role": "user", "content": "It is a truth"}]
 DRAWN = {"temperature": 0.8, "top_p": 0.9, "seed": 11, "max_tokens": 12}

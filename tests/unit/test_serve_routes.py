@@ -14,9 +14,8 @@ from support.serve import serving, slowed, started, until
 from support.tiny_bundle import TinyBundle
 
 from wiola_runtime import GenerationError, load
-from wiola_serve import service as service_module
 from wiola_serve import wire
-from wiola_serve.app import Access
+from wiola_serve.guard import Access
 from wiola_serve.preparing import THREADS_OF_A_CLIENT
 
 # Nothing is encrypted here, so that no certificates need be read.
@@ -408,7 +407,9 @@ def test_clients_that_leave_before_an_answer_end_the_work_and_free_the_queue(mod
 def test_a_client_that_does_not_read_is_left_alone_in_the_end(model, monkeypatch):
     """Its answer waits in memory, no longer than the time limit; the others go on."""
     monkeypatch.setattr("wiola_serve.stream.LAST_WORDS_SECONDS", 0.2)
-    monkeypatch.setattr(service_module, "event", lambda _: b"data: " + b"x" * 1_000_000 + b"\n\n")
+    monkeypatch.setattr(
+        "wiola_serve.answers.event", lambda _: b"data: " + b"x" * 1_000_000 + b"\n\n"
+    )
     with serving(model, seconds=3) as url:
         host, port = url.removeprefix("http://").split(":")
         body = json.dumps({**ENDLESS, "stream": True}).encode()

@@ -236,7 +236,7 @@ def test_whoever_is_there_when_it_stops_is_told(models, monkeypatch):
     assert [str(one.news[-1].failure) for one in asked] == [
         "the server is stopping; send the request again when it is back"
     ] * 3
-    assert not scheduler.is_running
+    assert scheduler.status != "ok"
     with pytest.raises(Refusal, match="the server is stopping"):
         scheduler.submit([asked[0].job])
     Scheduler(model.engine, Limits(), Metrics()).stop()  # which was never started
@@ -273,7 +273,7 @@ def test_a_bug_is_no_silence(models, monkeypatch):
     with scheduling(model, rows=1) as scheduler:
         scheduler.submit([one.job for one in asked])
         until(lambda: all(one.has_ended for one in asked))
-        until(lambda: not scheduler.is_running)
+        until(lambda: scheduler.status == "failed")
         with pytest.raises(Refusal):
             scheduler.submit([asked[0].job])
 

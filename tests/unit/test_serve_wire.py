@@ -86,7 +86,7 @@ def test_what_changes_no_answer_is_ignored(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [(n, value) for n, values in wire.NEUTRAL.items() for value in values]
+    ("name", "value"), [(n, value) for n, (values, _) in wire.NEUTRAL.items() for value in values]
 )
 def test_what_asks_for_nothing_is_ignored(name, value):
     assert changes(**{name: value}) == {}
