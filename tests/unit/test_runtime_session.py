@@ -249,6 +249,12 @@ def test_old_turns_are_forgotten_until_a_reply_has_room(model, wanted, kept):
     assert len(result.token_ids) == min(wanted, 96 - kept)
 
 
+def test_a_turn_alone_stays_however_little_room_it_leaves(model):
+    result = model.session(overflow="truncate").generate(IDS[:90], max_new_tokens=24)
+
+    assert (result.prompt_tokens, len(result.token_ids)) == (90, 6)
+
+
 def test_a_last_turn_that_is_too_long_alone_is_refused(model):
     conversation = model.session(overflow="truncate")
     with pytest.raises(CapacityError, match="the prompt has 96 tokens, the context 96"):
