@@ -31,8 +31,29 @@ def trace(family: Family, config: Config) -> ir.Model:
     bundle contract, in the growing cache layout.
 
     Raises:
-        LoweringError: The model's code ties the graph to the sizes of the example.
+        LoweringError: The model's code ties the graph to the sizes of the example, or makes a
+            constant whose size is not known.
     """
+    model = _record(family, config)
+    if _open_constants(model.graph):
+        # Seen twice in hundreds of runs, both on a busy machine and in a thread of a Dask worker:
+        # a value on the way is taken for a constant. The cause is not known; once more is right.
+        model = _record(family, config)
+    if names := _open_constants(model.graph):
+        raise LoweringError(
+            f"tracing made constants of unknown size ({', '.join(names)}); export again, and "
+            "report this if it happens again"
+        )
+    return model
+
+
+def _open_constants(graph: ir.Graph) -> list[str]:
+    """Return the names of initializers with an axis of unknown size."""
+    found = graph.initializers.items()
+    return [name for name, v in found if v.shape is None or not v.shape.is_static()]
+
+
+def _record(family: Family, config: Config) -> ir.Model:
     states = config.states()
     with FakeTensorMode():
         model = family.build_model(config).eval()

@@ -9,6 +9,7 @@ import torch
 from support import oracles
 from support.graphs import to_bytes
 
+from wiola_export import trace as tracing
 from wiola_export.errors import LoweringError
 from wiola_export.families import Family
 from wiola_export.functions import DOMAIN
@@ -154,3 +155,19 @@ def test_no_value_has_two_producers_or_no_type(graph):
         assert value.dtype in (ir.DataType.INT64, ir.DataType.FLOAT)
     names = [v.name for v in oracles.results(graph)]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_constant_of_unknown_size_is_traced_once_more_and_then_refused(times, monkeypatch):
+    good = oracles.shared_trace(oracles.load("mha").family, oracles.load("mha").config)
+    bad = good.clone()
+    next(iter(bad.graph.initializers.values())).shape = ir.Shape(["T"])
+    graphs = iter([bad] * times + [good])
+    monkeypatch.setattr(tracing, "_record", lambda *_: next(graphs))
+    case = oracles.load("mha")
+
+    if times == 1:
+        assert trace(case.family, case.config) is good
+    else:
+        with pytest.raises(LoweringError, match=r"^tracing made constants of unknown size"):
+            trace(case.family, case.config)
