@@ -25,11 +25,8 @@ class Settled:
 
     def __init__(self, layer: LoadedLayer, folder: Path, in_memory_bytes: int) -> None:
         self._layer = layer
-        self._modules = {
-            f"{name}.weight": module
-            for name, module in layer.layer.named_modules()
-            if f"{name}.weight" in set(matrices(layer))
-        }
+        modules = dict(layer.layer.named_modules())
+        self._modules = {n: modules[n.removesuffix(".weight")] for n in matrices(layer)}
         each = in_memory_bytes // len(self._modules)
         self._products = {
             name: TensorGroups(folder / f"products-{i}", each)
@@ -40,12 +37,12 @@ class Settled:
         self, name: str, group: int, hidden: Hidden, weights: Mapping[str, Tensor]
     ) -> Tensor:
         """Return what a weight reads, (B, …, K); the weights that are reached before are final."""
-        with self._remembering(group):
+        with self._remembering(group, keeps=True):
             return input_of(self._layer, name, hidden, weights)
 
     def run(self, group: int, hidden: Hidden, weights: Mapping[str, Tensor]) -> Hidden:
-        """Return what the layer gives with final weights."""
-        with self._remembering(group):
+        """Return what the layer gives with final weights; no later run needs its products."""
+        with self._remembering(group, keeps=False):
             return self._layer.run(hidden, weights)
 
     def clear(self) -> None:
@@ -54,10 +51,11 @@ class Settled:
             products.clear()
 
     @contextmanager
-    def _remembering(self, group: int) -> Iterator[None]:
+    def _remembering(self, group: int, *, keeps: bool) -> Iterator[None]:
         """Let every matrix return the product that it has made of this group before, if any."""
         for name, module in self._modules.items():
-            module.forward = _remembered(module.forward, self._products[name], group)
+            products = self._products[name]
+            module.forward = _remembered(module.forward, products, group, keeps=keeps)
         try:
             yield
         finally:
@@ -66,12 +64,14 @@ class Settled:
 
 
 def _remembered(
-    forward: Callable[[Tensor], Tensor], products: TensorGroups, group: int
+    forward: Callable[[Tensor], Tensor], products: TensorGroups, group: int, *, keeps: bool
 ) -> Callable[[Tensor], Tensor]:
     def recall(x: Tensor) -> Tensor:
-        if group == len(products):
-            products.append((forward(x),))
-        (product,) = products[group]
+        if group < len(products):
+            return products[group][0]
+        product = forward(x)
+        if keeps:
+            products.append((product,))
         return product
 
     return recall
