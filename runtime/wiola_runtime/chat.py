@@ -48,6 +48,7 @@ class Chat:
         self._spec = spec
         self._tokens = tokens
         self._tokenizer = tokenizer
+        self._control_ids = frozenset(tokenizer.added_tokens.values())
         control = sorted(tokenizer.added_tokens, key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, control)) or r"(?!)")
         self._template = None if spec.template is None else compiled(spec.template)
@@ -133,10 +134,9 @@ class Chat:
             # As everywhere, with the spaces that a token takes with it; unless a normalizer makes
             # control tokens of other characters.
             ids = self._tokenizer.encode(text, begins=False)
-            if [i for i in ids if i in self._tokenizer.added_tokens.values()] == control:
+            if [i for i in ids if i in self._control_ids] == control:
                 return ids
-        ids = []
-        start = 0
+        ids, start = [], 0
         for found in self._control.finditer(text):
             ids += self._plain(text[start : found.start()], control)
             ids.append(self._tokenizer.added_tokens[found[0]])
@@ -148,7 +148,7 @@ class Chat:
         ids = self._tokenizer.encode_plain(text.replace(MARK, ""))
         # What stands for unknown characters is none, unless the format uses it as one.
         harmless = {self._tokenizer.unknown_id} - set(control)
-        if not set(ids).intersection(self._tokenizer.added_tokens.values()) <= harmless:
+        if not self._control_ids.intersection(ids) <= harmless:
             raise ChatError(
                 "with this tokenizer a message would become a control token; take out what looks "
                 "like one, or continue texts with generate instead"

@@ -110,8 +110,8 @@ def read(path: str | Path, manifest: Manifest) -> Saved:
         with zipfile.ZipFile(path) as file:
             header = json.loads(_array(file, "header", HEADER_BYTES).tobytes())
             _check_origin(path, header["format_version"], header["bundle"], manifest)
-            text = (manifest.context_length,), np.dtype(np.int64)
-            known = _state(manifest, *text[0]) | {"token_ids": text, "fed_ids": text}
+            ids = (manifest.context_length,), np.dtype(np.int64)
+            known = _state(manifest, manifest.context_length) | {"token_ids": ids, "fed_ids": ids}
             names = {name.removesuffix(".npy") for name in file.namelist()} - {"header"}
             most = {name: math.prod(known[name][0]) * known[name][1].itemsize for name in names}
             arrays = {name: _array(file, name, most[name]) for name in known if name in names}
