@@ -2,9 +2,7 @@
 
 import sys
 
-from wiola_run.interrupts import held
-
-INTERRUPTED = 130
+from wiola_run.interrupts import INTERRUPTED, held
 
 
 def main() -> int:

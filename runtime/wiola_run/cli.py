@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
+from wiola_run.interrupts import INTERRUPTED
 from wiola_run.opening import (
     DONE,
     USER_CAN_FIX_IT,
@@ -22,7 +23,6 @@ from wiola_runtime.errors import GenerationError, WiolaRuntimeError
 from wiola_runtime.model import Model
 from wiola_runtime.reply import Piece, Result
 
-INTERRUPTED = 130
 # What is not given is as the bundle's generation_config says, or else as the runtime does.
 GENERATION = (
     ("--max-new-tokens", int, "N", "longest reply"),

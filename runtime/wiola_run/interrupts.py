@@ -5,6 +5,8 @@ import signal
 import threading
 from collections.abc import Iterator
 
+INTERRUPTED = 130  # exit code
+
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:

@@ -2,14 +2,14 @@
 
 import sys
 
-INTERRUPTED = 130
+from wiola_run.interrupts import INTERRUPTED, held
 
 
 def main() -> int:
     """Run the command line and return its exit code."""
     try:
-        from wiola_serve import cli  # noqa: PLC0415  it takes half a second
-
+        with held():
+            from wiola_serve import cli  # noqa: PLC0415  it takes half a second
         return cli.main()
     except KeyboardInterrupt:
         return INTERRUPTED
