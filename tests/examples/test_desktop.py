@@ -92,15 +92,22 @@ def test_without_a_bundle_there_is_only_the_way_to_one(make):
     assert window.state is State.EMPTY
 
 
-def test_loading_is_seen_and_the_window_lives_on(make, folders, monkeypatch):
-    """The bundle is only opened after the window's own timer has ticked many times."""
-    gate, load, ticks = threading.Event(), wr.load, []
+@pytest.fixture
+def gate(monkeypatch):
+    """An event for which the loading of bundles waits."""
+    event, load = threading.Event(), wr.load
 
     def slow(*args, **choices):
-        assert gate.wait(60)
+        assert event.wait(60)
         return load(*args, **choices)
 
     monkeypatch.setattr(wr, "load", slow)
+    return event
+
+
+def test_loading_is_seen_and_the_window_lives_on(make, folders, gate):
+    """The bundle is only opened after the window's own timer has ticked many times."""
+    ticks = []
     window = make()
     window.open_bundle(folders["chat"])
     timer = QTimer(interval=1)
@@ -388,14 +395,7 @@ def test_closing_while_it_writes_ends_cleanly(chat):
     assert chat._cancel.is_cancelled
 
 
-def test_closing_while_it_loads_waits_for_the_bundle(make, folders, monkeypatch):
-    gate, load = threading.Event(), wr.load
-
-    def slow(*args, **choices):
-        assert gate.wait(60)
-        return load(*args, **choices)
-
-    monkeypatch.setattr(wr, "load", slow)
+def test_closing_while_it_loads_waits_for_the_bundle(make, folders, gate):
     window = make()
     window.open_bundle(folders["chat"])
     threading.Timer(0.2, gate.set).start()

@@ -8,23 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.holdings import MEASURE
 from support.tiny_bundle import TinyBundle
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/statm").is_file(), reason="needs /proc to read memory and open files"
 )
 MIB = 1 << 20
-PROBE = """
-import gc, os, sys
+PROBE = f"""{MEASURE}
 import wiola_runtime as wr
-
-def memory():
-    gc.collect()
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-def files():
-    return len(os.listdir("/proc/self/fd"))
 
 IDS = list(range(5, 45))
 """

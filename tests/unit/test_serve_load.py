@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support.holdings import MEASURE
 from support.serve import CHAT, serving, until
 from support.tiny_bundle import TinyBundle
 
@@ -107,21 +108,12 @@ def test_clients_that_leave_disturb_nobody(model):
     assert found[1::2] == references[1::2]
 
 
-PROBE = """
-import gc, os, sys
+USE = """
 sys.path.insert(0, sys.argv[2])
 from concurrent.futures import ThreadPoolExecutor
 import httpx
 from support.serve import serving, until
 import wiola_runtime as wr
-
-def memory():
-    gc.collect()
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-def files():
-    return len(os.listdir("/proc/self/fd"))
 
 def use(number):
     prompt = "It is a truth universally acknowledged, " * (1 + number % 4) + str(number)
@@ -158,7 +150,10 @@ def test_600_requests_leave_nothing_behind(tmp_path):
     folder = TinyBundle(chat=CHAT).write(tmp_path / "b")
     tests = str(Path(__file__).parents[1])
     found = subprocess.run(
-        [sys.executable, "-c", PROBE, folder, tests], check=True, capture_output=True, text=True
+        [sys.executable, "-c", MEASURE + USE, folder, tests],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     memory, files = map(int, found.stdout.split())
 
