@@ -23,7 +23,9 @@ from wiola_export.passes.pack_linears import PackLinears
 from wiola_export.passes.row_lengths import RowLengths
 from wiola_export.passes.standard_kernels import StandardKernels
 from wiola_export.passes.unit_gain import UnitGain
+from wiola_export.quantize.formats import Format, StaticRows
 from wiola_export.quantize.policy import Policy
+from wiola_export.weights import Weight
 from wiola_runtime.manifest import QuantizedTensor, Target
 
 Passes = tuple[ir.passes.PassBase, ...]
@@ -34,15 +36,20 @@ def structure(target: Target, policy: Policy, context_length: int) -> Passes:
     if target == "portable":
         return ()
     lengths = RowLengths(token_ids=TOKEN_IDS, past_lengths=PAST_LENGTHS)
+
+    def form(weight: Weight) -> Format:
+        return policy.decide("matrix", weight.shape[1], weight.sources[0]).form
+
     fused: Passes = (
         FoldBlend(),
-        PackLinears(lambda w: policy.decide("matrix", w.shape[1], w.sources[0]).form),
+        PackLinears(form),
         UnitGain(),
         FuseNorms(),
         FuseRotary(context_length),
         MergeRotary(),
         FuseAttention(lengths),
-        FuseContext(),
+        # Calibrated ranges are those of the summaries themselves.
+        FuseContext(lambda weight: not isinstance(form(weight), StaticRows)),
         FuseActivations(),
     )
     # In float16 squares lose what variances consist of, so cuda keeps moments apart, in float32.

@@ -87,10 +87,29 @@ def test_one_or_two_summaries_need_no_softmax(name, softmaxes, sigmoids):
     model = oracles.semantic(oracles.load(name))
     before = census(model)
 
-    FuseContext()(model)
+    FuseContext(lambda _: True)(model)
 
     assert census(model)["ContextAttention"] == softmaxes
     assert census(model)["Sigmoid"] - before["Sigmoid"] == sigmoids
+
+
+def test_the_difference_of_two_summaries_is_projected():
+    """What reads keys and values apart, or may not, subtracts their products instead."""
+    case = oracles.load("gqa3")
+    found = {}
+    for packed in (True, False):
+        for may_differ in (True, False):
+            model = oracles.semantic(case)
+            if packed:
+                PackLinears(lambda _: None)(model)
+            FuseContext(lambda _, may=may_differ: may)(model)
+            found[packed, may_differ] = census(model)["Linear"], census(model)["Sub"]
+            logits, _ = GraphRunner(model).all_at_once(case.input_ids)
+            assert distance(logits, case.logits) < 1e-4
+
+    plain, projected = found[True, False], found[True, True]
+    assert projected == (plain[0], plain[1] - 4)  # layers 2 to 5 have two summaries
+    assert found[False, True] == found[False, False]
 
 
 def test_one_product_for_each_distinct_input():
