@@ -48,7 +48,7 @@ def check_version(installed: str, manifest: Manifest) -> None:
     minimum = manifest.graph.minimum_onnxruntime
     if not re.fullmatch(r"\d{1,9}(\.\d{1,9})*", minimum):
         raise BundleError(f"bundle {manifest.name} needs onnxruntime {minimum!r:.40}; export again")
-    if _version(installed) < _version(minimum):
+    if version(installed) < version(minimum):
         raise BundleError(
             f"bundle {manifest.name} needs onnxruntime >= {minimum}, found {installed}; "
             "run: pip install --upgrade onnxruntime"
@@ -132,7 +132,8 @@ def _is_installed(distribution: str) -> bool:
     return True
 
 
-def _version(text: str) -> tuple[int, ...]:
+def version(text: str) -> tuple[int, ...]:
+    """Return a version's first numbers, which compare as versions do."""
     return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
 
 

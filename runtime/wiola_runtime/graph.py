@@ -236,7 +236,7 @@ class Graph:
 
     def _written(self, call: Call, state: State) -> list[Buffer]:
         """Return what the call wrote, in the order of the manifest's states."""
-        if None not in state.present:
+        if self._manifest.cache == "shared":
             return cast("list[Buffer]", state.present)
         # Outputs come in the order they were bound. A buffer of ours is kept as it is: only our
         # own object keeps its host memory alive, the binding's does not.

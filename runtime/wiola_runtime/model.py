@@ -6,7 +6,6 @@ Axes: B batch row, T positions, V vocabulary.
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self, Unpack, cast, overload
 
 import numpy as np
@@ -33,13 +32,14 @@ from wiola_runtime.text import Tokenizer
 from wiola_runtime.verify import TOKENIZER_FILE, require_files, verify_files
 
 
-def load(
+def load(  # noqa: PLR0913 - keywords that few give
     bundle: str | Path,
     *,
     device: Device = "cpu",
     threads: int | None = None,
     verify: bool = True,
     allow_spinning: bool = False,
+    huge_pages: bool = True,
     provider_options: Mapping[str, str | float] | None = None,
 ) -> "Model":
     """Open a bundle.
@@ -49,15 +49,15 @@ def load(
         device: "cuda" is an error where it cannot be had, "auto" then warns and takes the CPU.
         threads: None takes the physical cores that this process may use.
         verify: Whether to check the SHA-256 of every file first.
-        allow_spinning: Whether idle threads poll for work instead of sleeping.
+        allow_spinning: Whether idle threads go on polling for work instead of sleeping soon.
+        huge_pages: Whether to ask Linux for pages of 2 MiB under the weights.
         provider_options: For ONNX Runtime's CUDA provider, e.g. `{"device_id": 1}`.
 
     Raises:
         BundleError: The folder is damaged, incomplete, or needs a newer runtime.
         DeviceError: The device or ONNX Runtime cannot be had, or not with these options.
     """
-    began = time.perf_counter()
-    folder = path_of(bundle, "bundle", "a folder", BundleError)
+    began, folder = time.perf_counter(), path_of(bundle, "bundle", "a folder", BundleError)
     manifest = Manifest.read(folder)
     require_files(folder, manifest)
     if verify:
@@ -67,6 +67,7 @@ def load(
         device=device,
         threads=threads,
         allow_spinning=allow_spinning,
+        huge_pages=huge_pages,
         provider_options=provider_options or {},
     )
     graph = Graph(folder, manifest, options)
@@ -257,10 +258,5 @@ class Model:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()

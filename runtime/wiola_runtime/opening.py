@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -12,12 +13,14 @@ from wiola_runtime import devices
 from wiola_runtime.config import is_count
 from wiola_runtime.errors import BundleError, DeviceError
 from wiola_runtime.manifest import Manifest, Role
+from wiola_runtime.pages import enlarge_pages, private_memory
 from wiola_runtime.state import DTYPES
 
 if TYPE_CHECKING:
     import onnxruntime
 
 FATAL = 4
+SPIN_MICROSECONDS, BRIEF_SPINNING = "50", (1, 26)  # how long, and since which ONNX Runtime
 TYPES = {f"tensor({name})": name for name in DTYPES} | {"tensor(float)": "float32"}
 Tensors = set[tuple[str, str, tuple[int | None, ...]]]
 GRAPH_ERRORS = (
@@ -33,7 +36,8 @@ class GraphOptions:
 
     Attributes:
         threads: Threads of one matrix product; None counts the physical cores.
-        allow_spinning: Whether idle threads poll for work: faster alone, costly beside others.
+        allow_spinning: Whether idle threads go on polling for work instead of sleeping soon.
+        huge_pages: Whether to ask Linux for pages of 2 MiB under the weights.
         provider_options: What ONNX Runtime's CUDA provider is told besides, e.g. `device_id`; the
             CPU's ignores whatever it is told, so there it is refused here.
     """
@@ -41,6 +45,7 @@ class GraphOptions:
     device: devices.Device = "cpu"
     threads: int | None = None
     allow_spinning: bool = False
+    huge_pages: bool = True
     provider_options: Mapping[str, str | float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -86,7 +91,10 @@ def open_session(
         DeviceError: The wanted device cannot be had.
     """
     provider = devices.choose_provider(options.device, manifest, ort.get_available_providers())
+    before = private_memory() if options.huge_pages and provider == devices.CPU_PROVIDER else []
     session = _create(ort, path, provider, options)
+    if before:  # what takes a tenth of a second goes on while the first prompt is read
+        threading.Thread(target=enlarge_pages, args=(before,), daemon=True).start()
     obstacle = _fallback(session, provider, options)
     if obstacle and options.device == "cuda":
         raise DeviceError(f"device 'cuda' cannot be had: {obstacle}")
@@ -149,12 +157,18 @@ def _native_options(ort: ModuleType, options: GraphOptions) -> "onnxruntime.Sess
     native.inter_op_num_threads = 1
     native.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     native.log_severity_level = FATAL
-    spin = "1" if options.allow_spinning else "0"
-    native.add_session_config_entry("session.intra_op.allow_spinning", spin)
+    # Where it can be told to, a thread polls between two products of a pass, and sleeps after it.
+    brief = not options.allow_spinning and devices.version(ort.__version__) >= BRIEF_SPINNING
+    spins = "1" if options.allow_spinning or brief else "0"
+    native.add_session_config_entry("session.intra_op.allow_spinning", spins)
+    if brief:
+        native.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_MICROSECONDS)
     # Where a processor adds products of 8-bit numbers in 16 bits (AVX2 without VNNI), sums would
     # saturate silently; the processor's exact kernels are taken there.
     native.add_session_config_entry("session.x64quantprecision", "1")
     native.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    # Passes differ in length: blocks that fit the last one are kept beside those of the next.
+    native.enable_mem_pattern = False
     return native
 
 

@@ -5,7 +5,7 @@ Axes: B batch row, C cache capacity, P tokens already cached.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,13 +65,13 @@ class State:
     turn: int = 0
     steps: list[Call | None] = dataclasses.field(default_factory=lambda: [None, None])
 
-    def advance(self, written: Sequence[Buffer], new_tokens: int) -> None:
+    def advance(self, written: list[Buffer], new_tokens: int) -> None:
         """Make what a call wrote the past of the next one."""
-        recycled: list[Buffer | None] = [
-            None if slot is None else past
-            for past, slot in zip(self.past, self.present, strict=True)
-        ]
-        self.past, self.present = list(written), recycled
+        recycled = cast("list[Buffer | None]", self.past)
+        if written is not self.present:  # the graph allocated some, as it will again
+            pairs = zip(self.past, self.present, strict=True)
+            recycled = [None if slot is None else past for past, slot in pairs]
+        self.past, self.present = written, recycled
         self.turn ^= 1
         self.lengths += new_tokens
 

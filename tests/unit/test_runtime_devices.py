@@ -6,6 +6,7 @@ import sys
 import time
 import types
 
+import onnxruntime
 import pytest
 from support.tiny_bundle import TinyBundle
 
@@ -392,3 +393,32 @@ def test_buffers_are_on_the_chosen_gpu(tmp_path, monkeypatch):
     opened.start()
 
     assert set(places) == {("cuda", 1)}
+
+
+@pytest.mark.parametrize(
+    ("version", "asked", "spins", "microseconds"),
+    [
+        ("1.32.0", False, "1", "50"),
+        ("1.26.0", False, "1", "50"),
+        ("1.25.1", False, "0", None),
+        ("1.32.0", True, "1", None),
+        ("1.25.1", True, "1", None),
+    ],
+)
+def test_idle_threads_poll_briefly_where_they_can_be_told_to(version, asked, spins, microseconds):
+    """An ONNX Runtime that knows no duration would poll for a second after each pass."""
+    ort = types.SimpleNamespace(
+        __version__=version,
+        SessionOptions=onnxruntime.SessionOptions,
+        GraphOptimizationLevel=onnxruntime.GraphOptimizationLevel,
+    )
+
+    native = opening._native_options(ort, GraphOptions(allow_spinning=asked))
+
+    assert native.get_session_config_entry("session.intra_op.allow_spinning") == spins
+    duration = "session.intra_op.spin_duration_us"
+    if microseconds is None:
+        with pytest.raises(RuntimeError, match=duration):
+            native.get_session_config_entry(duration)
+    else:
+        assert native.get_session_config_entry(duration) == microseconds
