@@ -1,7 +1,7 @@
 """What a quantized bundle keeps of the promises of a float one.
 
-Weight-only schemes round activations block by block of one row, so rows and chunks stay
-independent; `dynamic` has one activation scale for a whole call, and is offered as such.
+Weight-only schemes round activations block by block of one row, `dynamic` row by row: rows and
+chunks stay independent.
 """
 
 import numpy as np
@@ -15,7 +15,8 @@ from wiola_runtime.scoring import score
 
 INT8, INT4 = Quantization(precision="int8"), Quantization(precision="int4")
 DYNAMIC = Quantization(precision="int8", scheme="dynamic")
-weight_only = pytest.mark.parametrize("form", [INT8, INT4], ids=lambda f: f.precision)
+FORMS = {"int8": INT8, "int4": INT4, "dynamic": DYNAMIC}
+every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 families = pytest.mark.parametrize("name", ["gqa3", "wide_ffn"])
 
 
@@ -29,7 +30,7 @@ def runner(form, name="gqa3"):
     return GraphRunner(oracles.lowered(oracles.load(name), "cpu", form)[0])
 
 
-@weight_only
+@every_form
 @families
 def test_cached_and_full_passes_agree(name, form):
     """A rounded activation on the edge may fall to the other side; nothing more."""
@@ -42,7 +43,7 @@ def test_cached_and_full_passes_agree(name, form):
         assert error(chunked, full[:1]) < 0.02
 
 
-@weight_only
+@every_form
 @families
 def test_a_neighbour_with_outliers_changes_nothing(name, form):
     ids, graph = oracles.load(name).input_ids[:, :30], runner(form, name)
@@ -66,18 +67,6 @@ def test_the_result_stays_close_to_the_package(name, form, largest):
     found, _ = runner(form, name).all_at_once(case.input_ids)
 
     assert error(found, case.logits) < largest
-
-
-def test_dynamic_activations_depend_on_the_call():
-    """Why it is no default: another chunking is another rounding of every activation."""
-    ids, graph = oracles.load("gqa3").input_ids[:1], runner(DYNAMIC)
-
-    full, _ = graph.all_at_once(ids)
-    stepped, _ = graph.in_chunks(ids, [1] * 48)
-
-    blocks = runner(INT8)
-    steady = error(blocks.in_chunks(ids, [1] * 48)[0], blocks.all_at_once(ids)[0])
-    assert 2 * steady < error(stepped, full) < 0.2
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda", "portable"])

@@ -85,13 +85,39 @@ def test_extremes_do_not_saturate(kernels):
 
 
 def test_extremes_do_not_saturate_within_ranges_found_at_each_call():
-    """Activations from 0 on have the zero point 0, so that 255 is the largest code."""
     weight = np.ones((16, 256), np.float32) * 127
     x = np.full((1, 4, 256), 255, np.float32)
 
     found = multiply(KERNELS["ort"], weight, SignedRows(), x)
 
     assert found == pytest.approx(255 * 127 * 256, rel=1e-6)
+
+
+@settings(deadline=None, max_examples=25)
+@given(columns=st.integers(1, 70), sizes=st.lists(st.integers(-30, 30), min_size=1, max_size=6))
+def test_each_token_is_rounded_within_its_own_range(columns, sizes):
+    """However large its neighbours are, it is off by half of its own steps at most."""
+    rng = np.random.default_rng(columns)
+    weight = rng.standard_normal((3, columns)).astype(np.float32)
+    scale = 10.0 ** np.array(sizes, np.float64)[:, None]
+    x = (rng.standard_normal((1, len(sizes), columns)) * scale).astype(np.float32)
+
+    found = multiply(KERNELS["ort"], weight, SignedRows(), x)
+
+    codes, scales = round_rows(weight)
+    stored = codes.astype(np.float64) * scales[:, None]
+    steps = np.abs(x).max(-1, keepdims=True).astype(np.float64) / 127
+    bound = 0.5001 * steps * np.abs(stored).sum(-1)
+    assert (np.abs(found - x.astype(np.float64) @ stored.T) <= bound * 1.001).all()
+
+
+def test_a_token_of_zeros_gives_zeros():
+    x = np.zeros((1, 3, 40), np.float32)
+    x[0, 1] = 1.0
+
+    found = multiply(KERNELS["ort"], np.ones((4, 40), np.float32), SignedRows(), x)
+
+    assert found[0, :, 0] == pytest.approx([0, 40, 0], rel=1e-5)
 
 
 def test_both_dialects_compute_the_same():

@@ -34,8 +34,8 @@ class Activations:
 
     Attributes:
         factors: What rows and columns of a tensor are multiplied by before they are stored.
-        ranges: How the input of each matrix is rounded, by the matrix; empty where each call
-            finds out.
+        ranges: How the input of each matrix is rounded, by the matrix; empty where each token
+            has its own.
     """
 
     factors: Mapping[str, Factors]

@@ -62,8 +62,8 @@ EXPORT_OPTIONS: list[click.Parameter] = [
     ),
     click.Option(
         ["--scheme"], type=click.Choice(("weight-only", "dynamic", "static")),
-        help="int8: blocks of weights (default), or 8-bit activations too, their range found at "
-        "each call or on a text.",
+        help="int8: blocks of weights (default), or 8-bit activations too, their range found for "
+        "each token or on a text.",
     ),
     click.Option(
         ["--smooth"], metavar="ALPHA|none",

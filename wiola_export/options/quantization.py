@@ -28,7 +28,7 @@ class Quantization:
     Attributes:
         precision: `fp32` and `fp16` keep floats; `int8` and `int4` quantize every weight matrix.
         scheme: None takes `weight-only` for integers: blocks with a scale and a zero point each.
-            `dynamic` (int8) stores one scale per row and quantizes activations as they come;
+            `dynamic` (int8) stores one scale per row and rounds activations token by token;
             `static` (int8) does so within ranges found on a text.
         block_size: Weights of a row that share one scale; None takes 32, and 16 for embedding and
             head of int8.

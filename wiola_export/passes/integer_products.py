@@ -11,7 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from wiola_export.passes.surgery import MICROSOFT, Chain, constant, same_type
-from wiola_export.quantize.formats import ActivationRange
+from wiola_export.quantize.formats import SMALLEST_STEP, ActivationRange
+
+UNIT_RANGE = ActivationRange(1 / 127, 128)  # -1 to 1
 
 
 def integer_product(
@@ -19,21 +21,20 @@ def integer_product(
 ) -> ir.Value:
     """Multiply by codes (K, N) with scales (N,), on ONNX Runtime's own kernels.
 
-    Without a range, each call rounds its activations within the range that it finds in them:
-    y = DynamicQuantizeMatMul(x, W). With one:
-
     q = QuantizeLinear(x, scale, zero_point)   y = MatMulIntegerToFloat(q, W, scale, …)
 
-    which is what ONNX Runtime makes of `dequantized_product`.
+    which is what ONNX Runtime makes of `dequantized_product`. Without a range, each token's
+    activations are rounded within their own, so that no token depends on its neighbours:
+
+    m = max |x|   q = QuantizeLinear(x / m, …)   y = m · MatMulIntegerToFloat(q, W, …)
     """
-    codes, scales = weight
-    if activations is None:
-        return chain.add("DynamicQuantizeMatMul", [x, codes, scales], domain=MICROSOFT)
-    rounded, scale, zero_point = _rounded(chain, x, activations)
-    inputs = [rounded, codes, scale, scales, zero_point]
-    y = chain.add("MatMulIntegerToFloat", inputs, domain=MICROSOFT)
-    same_type(y, x)
-    return y
+    if activations is not None:
+        return _product(chain, x, weight, activations)
+    largest = chain.add("ReduceMax", [chain.add("Abs", [x]), chain.ints(-1)], {"keepdims": 1})
+    tiny = constant(chain.graph, "smallest_activation", np.array(SMALLEST_STEP, np.float32))
+    largest = chain.add("Max", [largest, tiny])
+    y = _product(chain, chain.add("Div", [x, largest]), weight, UNIT_RANGE)
+    return chain.add("Mul", [y, largest])
 
 
 def dequantized_product(
@@ -50,6 +51,17 @@ def dequantized_product(
     for value in (seen, columns):
         same_type(value, x)
     return chain.add("MatMul", [seen, columns])
+
+
+def _product(
+    chain: Chain, x: ir.Value, weight: Sequence[ir.Value], activations: ActivationRange
+) -> ir.Value:
+    rounded, scale, zero_point = _rounded(chain, x, activations)
+    codes, scales = weight
+    inputs = [rounded, codes, scale, scales, zero_point]
+    y = chain.add("MatMulIntegerToFloat", inputs, domain=MICROSOFT)
+    same_type(y, x)
+    return y
 
 
 def _rounded(

@@ -39,7 +39,7 @@ class Blocks:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SignedRows:
-    """Signed 8-bit integers with one scale for each row; activations are rounded as they come."""
+    """Signed 8-bit integers with one scale for each row; activations token by token."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -163,7 +163,7 @@ class SignedRowRecipe:
     """Rounds whole rows for integer matrix products: codes (K, N) int8, scales (N,).
 
     Attributes:
-        activations: How what the weight multiplies is rounded; None leaves it to each call.
+        activations: How what the weight multiplies is rounded; None finds a range for each token.
     """
 
     weight: Weight
