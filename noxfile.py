@@ -100,6 +100,28 @@ def coverage(session: nox.Session) -> None:
 
 
 @nox.session
+def bench(session: nox.Session) -> None:
+    """Time bundles of a size beside other engines (compiles llama.cpp: half an hour at first).
+
+    `nox -s bench -- 360m llama.cpp` takes another size, and some of the engines.
+    """
+    session.install(*CONSTRAINTS, *EDITABLE)
+    variant, *engines = session.posargs or ("120m",)
+    folder = Path("build/bench")
+    bundles = [f"{folder}/{variant}/wiola-{precision}" for precision in ("int4", "int8")]
+    for bundle in bundles:
+        precision = bundle.rpartition("-")[2]
+        how = (f"--{precision}", "--calibration", "none", "--no-report", "--force")
+        session.run("wiola-export", "--variant", variant, *how, "--out", bundle)
+    prepare = ("python", "tests/bench/peers/prepare.py", variant, str(folder), *engines)
+    peers = str(session.run(*prepare, silent=True, stderr=None)).splitlines()
+    chosen = [argument for peer in peers for argument in ("--peer", peer)]
+    with (folder / f"{variant}.json").open("w", encoding="utf-8") as file:
+        session.run("wiola-export", "bench", *bundles, *chosen, "--json", stdout=file, stderr=None)
+    session.log(f"copy {file.name} to docs/bench, then run tests/bench/write_tables.py")
+
+
+@nox.session
 def memory(session: nox.Session) -> None:
     """Export large random checkpoints and print time and peak memory (takes minutes)."""
     session.install(*CONSTRAINTS, *EDITABLE)

@@ -35,6 +35,7 @@ FIGURES = {
     "decode_tokens_per_second": 200.0,
     "deep_tokens_per_second": None,
     "prefill_tokens_per_second": 800.0,
+    "imported_at": None,
     "ready_at": 1.0,
     "memory_bytes": 250_000_000,
     "weight_bytes": 90_000_000,
@@ -47,7 +48,7 @@ count = pathlib.Path(sys.argv[1])
 rounds = int(count.read_text()) + 1 if count.exists() else 1
 count.write_text(str(rounds))
 print("warming up")
-figures = json.loads(sys.argv[2]) | {"ready_at": time.time()}
+figures = json.loads(sys.argv[2]) | {"imported_at": time.time(), "ready_at": time.time()}
 figures["decode_tokens_per_second"] *= rounds
 assert json.loads(sys.argv[3])["threads"] == 1
 print(json.dumps(figures))
@@ -85,7 +86,8 @@ def test_contestants_take_turns_and_medians_are_shown(bundle, peer):
     assert theirs.values("decode_tokens_per_second") == [200.0, 400.0, 600.0]
     assert theirs.median("decode_tokens_per_second") == 400.0
     assert theirs.median("verify_seconds") is None
-    assert all(0 < seconds < 60 for seconds in theirs.start_seconds)
+    pairs = zip(theirs.import_seconds, theirs.start_seconds, strict=True)
+    assert all(0 < imported <= started < 60 for imported, started in pairs)
     assert ours.median("verify_seconds") > 0
     assert ours.median("deep_tokens_per_second") > 0
     assert found.threads == 1
@@ -102,7 +104,7 @@ def test_contestants_take_turns_and_medians_are_shown(bundle, peer):
 def test_versions_are_told_once_for_all_that_share_them():
     def measured(name, versions):
         rounds = (Figures(**(FIGURES | {"versions": versions})),)
-        return Measured(name=name, rounds=rounds, start_seconds=(1.0,))
+        return Measured(name=name, rounds=rounds, import_seconds=(None,), start_seconds=(1.0,))
 
     ours = {"numpy": "2", "engine": "1"}
     made = [measured("a", ours), measured("b", {}), measured("c", ours)]
@@ -189,12 +191,20 @@ def test_only_the_end_of_what_is_printed_is_kept(monkeypatch):
     assert done == process.Done(exit_code=0, output="end\n", errors="")
 
 
-@pytest.mark.parametrize("ready_at", [1.0, 1e12])
-def test_a_first_token_outside_of_the_run_is_refused(ready_at):
-    message = f"x printed no figures (ready_at is {ready_at:.3f}; expected seconds since the epoch"
+@pytest.mark.parametrize("name", ["imported_at", "ready_at"])
+@pytest.mark.parametrize("at", [1.0, 1e12])
+def test_what_came_outside_of_the_run_is_refused(name, at):
+    message = f"x printed no figures ({name} is {at:.3f}; expected seconds since the epoch"
 
     with pytest.raises(EvaluationError, match=f"^{re.escape(message)}"):
-        run_once(prints(json.dumps(FIGURES | {"ready_at": ready_at})), WORK, 60)
+        run_once(prints(json.dumps(FIGURES | {name: at})), WORK, 60)
+
+
+def test_a_first_token_before_the_imports_is_refused():
+    figures = Figures(**FIGURES | {"imported_at": 3.0, "ready_at": 2.0})
+
+    with pytest.raises(EvaluationError, match=r"^ready_at is 2\.000; expected .* from 3\.000 to"):
+        figures.require_within(1.0, 4.0)
 
 
 @pytest.mark.parametrize(
@@ -410,7 +420,8 @@ def test_memory_is_read_at_some_speed():
 
 def test_a_median_is_of_the_rounds_that_tell():
     rounds = tuple(Figures(**(FIGURES | {"verify_seconds": value})) for value in (None, 1.0, 3.0))
-    one = Measured(name="x", rounds=rounds, start_seconds=(1.0, 2.0, 3.0))
+    times = {"import_seconds": (0.2, None, 0.4), "start_seconds": (1.0, 2.0, 3.0)}
+    one = Measured(name="x", rounds=rounds, **times)
 
     assert one.median("verify_seconds") == 2.0
 

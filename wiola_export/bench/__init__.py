@@ -2,7 +2,7 @@
 
 from wiola_export.bench.contest import Bench, Contestant, Measured, run_bench
 from wiola_export.bench.contestants import contestants, workload_for
-from wiola_export.bench.table import summary, to_json, to_table, versions
+from wiola_export.bench.table import from_json, summary, to_json, to_table, versions
 from wiola_export.bench.workload import Figures, Workload
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Measured",
     "Workload",
     "contestants",
+    "from_json",
     "run_bench",
     "summary",
     "to_json",

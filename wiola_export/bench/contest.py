@@ -53,11 +53,14 @@ class Measured:
     """The rounds of one contestant.
 
     Attributes:
-        start_seconds: From the start of the process to its first token, in each round.
+        import_seconds: From the start of the process until its packages were imported, in each
+            round; None where that isn't told.
+        start_seconds: From the start of the process to its first token.
     """
 
     name: str
     rounds: tuple[Figures, ...]
+    import_seconds: tuple[float | None, ...]
     start_seconds: tuple[float, ...]
 
     def median(self, field: str) -> float | None:
@@ -120,14 +123,19 @@ def run_bench(
         huge_pages=huge_pages(),
         read_bytes_per_second=median(bandwidths),
         workload=workload,
-        contestants=tuple(
-            Measured(
-                name=name,
-                rounds=tuple(figures for figures, _ in runs),
-                start_seconds=tuple(seconds for _, seconds in runs),
-            )
-            for name, runs in found.items()
+        contestants=tuple(_measured(name, runs) for name, runs in found.items()),
+    )
+
+
+def _measured(name: str, runs: Sequence[tuple[Figures, float]]) -> Measured:
+    """Put the rounds of one contestant together; each with the time when it was started."""
+    return Measured(
+        name=name,
+        rounds=tuple(figures for figures, _ in runs),
+        import_seconds=tuple(
+            figures.imported_at and figures.imported_at - started for figures, started in runs
         ),
+        start_seconds=tuple(figures.ready_at - started for figures, started in runs),
     )
 
 
@@ -139,7 +147,7 @@ def _is_argument(text: str) -> bool:
 
 
 def run_once(contestant: Contestant, workload: Workload, timeout: float) -> tuple[Figures, float]:
-    """Run a contestant in a process; return its figures, and the time to its first token.
+    """Run a contestant in a process; return its figures, and when it was started.
 
     Raises:
         EvaluationError: The process failed, took longer than `timeout` seconds, or said something
@@ -163,7 +171,7 @@ def run_once(contestant: Contestant, workload: Workload, timeout: float) -> tupl
         raise EvaluationError(f"{name} could not be run (exit code {done.exit_code}): {reason}")
     try:
         figures = figures_in(done.output)
-        figures.require_ready(started, time.time())
+        figures.require_within(started, time.time())
     except EvaluationError as error:
         raise EvaluationError(f"{name} printed no figures ({error}); see {MANUAL}") from error
-    return figures, figures.ready_at - started
+    return figures, started

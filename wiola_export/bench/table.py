@@ -3,10 +3,13 @@
 import dataclasses
 import json
 from collections.abc import Sequence
+from statistics import median
+from typing import cast
 
 from wiola_export.bench.contest import Bench, Measured
 from wiola_export.report.document import Table
 from wiola_export.report.figures import significant
+from wiola_runtime.decode import decode
 
 MB = 1e6
 # Column, field of `Figures`, factor to the unit of the column.
@@ -22,15 +25,29 @@ COLUMNS: Sequence[tuple[str, str, float]] = (
 )
 
 
-def to_table(bench: Bench) -> Table:
-    """Make a row of medians for each contestant; decoding with its extremes."""
-    head = ("", *(name for name, _, _ in COLUMNS), "start to first token, s", "of read bandwidth")
-    return Table(head=head, rows=tuple(_row(one, bench) for one in bench.contestants))
+def to_table(bench: Bench, columns: Sequence[str] = ()) -> Table:
+    """Make a row of medians for each contestant, decoding with its extremes; of some columns."""
+    last = ("import, s", "start to first token, s", "of read bandwidth")
+    head = ("", *(name for name, _, _ in COLUMNS), *last)
+    shown = [i for i, name in enumerate(head) if not name or not columns or name in columns]
+    rows = (head, *(_row(one, bench) for one in bench.contestants))
+    head, *rest = (tuple(row[i] for i in shown) for row in rows)
+    return Table(head=head, rows=tuple(rest))
 
 
 def to_json(bench: Bench) -> str:
     """Write everything, keys sorted."""
     return json.dumps(dataclasses.asdict(bench), indent=2, sort_keys=True) + "\n"
+
+
+def from_json(text: str) -> Bench:
+    """Read what `to_json` wrote.
+
+    Raises:
+        ValueError: It is no JSON.
+        BundleError: It is something else.
+    """
+    return cast("Bench", decode(Bench, json.loads(text), "bench"))
 
 
 def summary(bench: Bench) -> str:
@@ -62,8 +79,11 @@ def _row(one: Measured, bench: Bench) -> tuple[str, ...]:
     cells = [_cell(one, field, factor) for _, field, factor in COLUMNS]
     decode = one.values("decode_tokens_per_second")
     cells[0] += f" ({significant(min(decode))}–{significant(max(decode))})"
-    start = sorted(one.start_seconds)[len(one.start_seconds) // 2]
-    return (one.name, *cells, significant(start), _share(one, bench))
+    imports = [seconds for seconds in one.import_seconds if seconds is not None]
+    times = (
+        significant(median(seconds)) if seconds else "–" for seconds in (imports, one.start_seconds)
+    )
+    return (one.name, *cells, *times, _share(one, bench))
 
 
 def _cell(one: Measured, field: str, factor: float) -> str:

@@ -2,10 +2,14 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 
 from wiola_export.errors import EvaluationError, OptionError
 
-MAY_BE_UNKNOWN = ("verify_seconds", "deep_tokens_per_second", "memory_bytes", "weight_bytes")
+MAY_BE_UNKNOWN = (
+    *("imported_at", "verify_seconds", "deep_tokens_per_second"),
+    *("memory_bytes", "weight_bytes"),
+)
 LARGEST = 1e18  # of a figure; beyond any number of bytes or tokens
 MAY_BE_ZERO = ("verify_seconds", "weight_bytes")  # nothing is hashed; no matrix is quantized
 
@@ -44,6 +48,7 @@ class Figures:
     """What one process measured; None where a contestant cannot tell.
 
     Attributes:
+        imported_at: Time since the epoch at which its packages were imported.
         load_seconds: Opening the model, its files in the system's cache and not verified.
         verify_seconds: Hashing its files, where that is done.
         first_token_seconds: From a prompt of `prompt_tokens` to the first token, warmed up.
@@ -59,6 +64,7 @@ class Figures:
         EvaluationError: A value is none of these.
     """
 
+    imported_at: float | None
     load_seconds: float
     verify_seconds: float | None
     first_token_seconds: float
@@ -68,7 +74,7 @@ class Figures:
     ready_at: float
     memory_bytes: int | None
     weight_bytes: int | None
-    versions: dict[str, str]
+    versions: Mapping[str, str]
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self)[:-1]:
@@ -78,17 +84,23 @@ class Figures:
                 f"versions is {self.versions!r:.40}; expected an object of names and versions"
             )
 
-    def require_ready(self, started: float, ended: float) -> None:
-        """Require that the first token came while the process ran.
+    def require_within(self, started: float, ended: float) -> None:
+        """Require that imports and first token came in this order, while the process ran.
 
         Raises:
-            EvaluationError: It did not.
+            EvaluationError: They did not.
         """
-        if not started <= self.ready_at <= ended:
-            raise EvaluationError(
-                f"ready_at is {self.ready_at:.3f}; expected seconds since the epoch from "
-                f"{started:.3f}, its start, to {ended:.3f}, its end"
-            )
+        before = started
+        for name in ("imported_at", "ready_at"):
+            at = getattr(self, name)
+            if at is None:
+                continue
+            if not before <= at <= ended:
+                raise EvaluationError(
+                    f"{name} is {at:.3f}; expected seconds since the epoch from {before:.3f} to "
+                    f"{ended:.3f}, of a process that ran from {started:.3f}"
+                )
+            before = at
 
     @staticmethod
     def _check(name: str, value: object) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import platform
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -30,7 +31,7 @@ class Machine:
     cpu: str
     features: tuple[str, ...]
     logical_cpus: int
-    versions: dict[str, str]
+    versions: Mapping[str, str]
 
 
 def this_machine() -> Machine:

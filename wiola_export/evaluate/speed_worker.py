@@ -15,12 +15,14 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import onnxruntime  # noqa: F401 - so that its import is none of the time to load
 
 import wiola_runtime as wr
 from wiola_runtime.devices import Device, default_threads
 from wiola_runtime.manifest import Manifest
 from wiola_runtime.verify import verify_files
 
+IMPORTED_AT = time.time()
 REPEATS = 3
 PREFILL_TOKENS = 256
 PROMPT_TOKENS = 32
@@ -78,6 +80,7 @@ def take_turn(bundle: str, workload: Mapping[str, Any]) -> dict[str, object]:
     prefill = _reply(model, prompt_tokens=long, new_tokens=1)
     deep = _reply(model, prompt_tokens=depth, new_tokens=deep_tokens) if depth else None
     return {
+        "imported_at": IMPORTED_AT,
         "load_seconds": model.load_seconds,
         "verify_seconds": _seconds_to_verify(Path(bundle), model.manifest),
         "first_token_seconds": first.first_token_seconds,

@@ -1,7 +1,7 @@
 """What every peer does: the workload of `wiola-export bench`, written once for all engines.
 
-An engine is two functions, both of which return the likeliest next token: `prefill(tokens)` begins
-a text, `step(token)` goes on with it.
+An engine is a function `reply(tokens, new_tokens)` that takes the likeliest tokens and returns when
+each of them was there.
 """
 
 import json
@@ -11,34 +11,50 @@ from pathlib import Path
 import numpy as np
 
 
-def measure(workload, engine, *, vocab_size, load_seconds, weight_bytes, versions):
-    """Print the figures as JSON."""
+def by_steps(engine):
+    """Make the function of an engine that is asked for one token at a time.
+
+    Both of its methods return the likeliest next token: `prefill(tokens)` begins a text,
+    `step(token)` goes on with it.
+    """
+
+    def reply(tokens, new_tokens):
+        token = engine.prefill(tokens)
+        times = [time.perf_counter()]
+        while len(times) < new_tokens:
+            token = engine.step(token)
+            times.append(time.perf_counter())
+        return times
+
+    return reply
+
+
+def measure(workload, reply, *, vocab_size, **told):
+    """Print the figures as JSON: what is measured here, and what else an engine told."""
 
     def prompt(length):
         rng = np.random.default_rng(0)
         return [int(i) for i in rng.integers(3, vocab_size, length)]
 
-    def reply(length, new_tokens):
+    def timed(length, new_tokens):
         """Return seconds to the first token and tokens a second after it."""
+        tokens = prompt(length)
         began = time.perf_counter()
-        token = engine.prefill(prompt(length))
-        first = time.perf_counter()
-        for _ in range(new_tokens - 1):
-            token = engine.step(token)
-        rest = time.perf_counter() - first
-        return first - began, (new_tokens - 1) / rest if new_tokens > 1 else 0.0
+        times = reply(tokens, new_tokens)
+        rest = times[-1] - times[0]
+        return times[0] - began, (new_tokens - 1) / rest if rest else 0.0
 
     length, depth = workload["prompt_tokens"], workload["depth_tokens"]
-    reply(length, 1)
+    timed(length, 1)
     ready_at = time.time()
-    first, _ = reply(length, 1)
-    _, decode = reply(length, 1 + workload["reply_tokens"])
+    first, _ = timed(length, 1)
+    _, decode = timed(length, 1 + workload["reply_tokens"])
     memory = peak_memory_bytes()
-    reply(workload["prefill_tokens"], 1)
-    seconds, _ = reply(workload["prefill_tokens"], 1)
-    deep = reply(depth, 1 + workload["deep_reply_tokens"])[1] if depth else None
+    timed(workload["prefill_tokens"], 1)
+    seconds, _ = timed(workload["prefill_tokens"], 1)
+    deep = timed(depth, 1 + workload["deep_reply_tokens"])[1] if depth else None
     figures = {
-        "load_seconds": load_seconds,
+        **told,
         "verify_seconds": None,
         "first_token_seconds": first,
         "decode_tokens_per_second": decode,
@@ -46,8 +62,6 @@ def measure(workload, engine, *, vocab_size, load_seconds, weight_bytes, version
         "prefill_tokens_per_second": workload["prefill_tokens"] / seconds,
         "ready_at": ready_at,
         "memory_bytes": memory,
-        "weight_bytes": weight_bytes,
-        "versions": versions,
     }
     print(json.dumps(figures))
 

@@ -7,8 +7,9 @@ from importlib import metadata
 from pathlib import Path
 
 import figures
-import onnx
 import onnxruntime_genai as og
+
+IMPORTED_AT = time.time()
 
 
 class Engine:
@@ -35,6 +36,8 @@ class Engine:
 
 def weight_bytes(path):
     """Add up what matrix products read; a table for lookups alone is not read in a step."""
+    import onnx  # not among what the engine imports
+
     graph = onnx.load(path, load_external_data=False).graph
     read = {name for node in graph.node if node.op_type.startswith("MatMul") for name in node.input}
     lengths = (
@@ -52,8 +55,9 @@ def main(folder, workload):
     config = json.loads((Path(folder) / "genai_config.json").read_text(encoding="utf-8"))
     figures.measure(
         workload,
-        engine,
+        figures.by_steps(engine),
         vocab_size=config["model"]["vocab_size"],
+        imported_at=IMPORTED_AT,
         load_seconds=time.perf_counter() - began,
         weight_bytes=weight_bytes(Path(folder) / "model.onnx"),
         versions={name: metadata.version(name) for name in ("onnxruntime-genai", "onnxruntime")},

@@ -11,6 +11,8 @@ import figures
 import llama_cpp
 import numpy as np
 
+IMPORTED_AT = time.time()
+
 
 class Engine:
     def __init__(self, path, threads):
@@ -54,8 +56,9 @@ def main(path, workload):
     engine = Engine(path, workload["threads"] or 2)
     figures.measure(
         workload,
-        engine,
+        figures.by_steps(engine),
         vocab_size=engine.vocab_size,
+        imported_at=IMPORTED_AT,
         load_seconds=time.perf_counter() - began,
         weight_bytes=Path(path).stat().st_size,
         versions={"llama-cpp-python": metadata.version("llama-cpp-python")},
