@@ -38,7 +38,7 @@ def load(  # noqa: PLR0913 - keywords that few give
     device: Device = "cpu",
     threads: int | None = None,
     verify: bool = True,
-    allow_spinning: bool = False,
+    allow_spinning: bool | None = None,
     huge_pages: bool = True,
     provider_options: Mapping[str, str | float] | None = None,
 ) -> "Model":
@@ -49,7 +49,7 @@ def load(  # noqa: PLR0913 - keywords that few give
         device: "cuda" is an error where it cannot be had, "auto" then warns and takes the CPU.
         threads: None takes the physical cores that this process may use.
         verify: Whether to check the SHA-256 of every file first.
-        allow_spinning: Whether idle threads go on polling for work instead of sleeping soon.
+        allow_spinning: Whether idle threads poll for work; None lets them for 200 µs.
         huge_pages: Whether to ask Linux for pages of 2 MiB under the weights.
         provider_options: For ONNX Runtime's CUDA provider, e.g. `{"device_id": 1}`.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
 FATAL = 4
-SPIN_MICROSECONDS, BRIEF_SPINNING = "50", (1, 26)  # how long, and since which ONNX Runtime
+SPIN_MICROSECONDS, BRIEF_SPINNING = "200", (1, 26)  # how long, and since which ONNX Runtime
 TYPES = {f"tensor({name})": name for name in DTYPES} | {"tensor(float)": "float32"}
 Tensors = set[tuple[str, str, tuple[int | None, ...]]]
 GRAPH_ERRORS = (
@@ -36,7 +36,8 @@ class GraphOptions:
 
     Attributes:
         threads: Threads of one matrix product; None counts the physical cores.
-        allow_spinning: Whether idle threads go on polling for work instead of sleeping soon.
+        allow_spinning: Whether idle threads poll for work; None lets them do so for 200 µs, and
+            sleep then.
         huge_pages: Whether to ask Linux for pages of 2 MiB under the weights.
         provider_options: What ONNX Runtime's CUDA provider is told besides, e.g. `device_id`; the
             CPU's ignores whatever it is told, so there it is refused here.
@@ -44,7 +45,7 @@ class GraphOptions:
 
     device: devices.Device = "cpu"
     threads: int | None = None
-    allow_spinning: bool = False
+    allow_spinning: bool | None = None
     huge_pages: bool = True
     provider_options: Mapping[str, str | float] = dataclasses.field(default_factory=dict)
 
@@ -158,7 +159,7 @@ def _native_options(ort: ModuleType, options: GraphOptions) -> "onnxruntime.Sess
     native.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     native.log_severity_level = FATAL
     # Where it can be told to, a thread polls between two products of a pass, and sleeps after it.
-    brief = not options.allow_spinning and devices.version(ort.__version__) >= BRIEF_SPINNING
+    brief = options.allow_spinning is None and devices.version(ort.__version__) >= BRIEF_SPINNING
     spins = "1" if options.allow_spinning or brief else "0"
     native.add_session_config_entry("session.intra_op.allow_spinning", spins)
     if brief:

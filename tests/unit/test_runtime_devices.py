@@ -398,9 +398,10 @@ def test_buffers_are_on_the_chosen_gpu(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("version", "asked", "spins", "microseconds"),
     [
-        ("1.32.0", False, "1", "50"),
-        ("1.26.0", False, "1", "50"),
-        ("1.25.1", False, "0", None),
+        ("1.32.0", None, "1", "200"),
+        ("1.26.0", None, "1", "200"),
+        ("1.25.1", None, "0", None),
+        ("1.32.0", False, "0", None),
         ("1.32.0", True, "1", None),
         ("1.25.1", True, "1", None),
     ],
