@@ -1,10 +1,11 @@
 """Write the tables of the documents from what was measured: python write_tables.py [--check].
 
 `docs/bench/NAME.json` is what `wiola-export bench --json` printed. A document has a place for it,
-`<!-- bench NAME -->` to `<!-- end -->`. Columns may be chosen there:
-`<!-- bench NAME: load, s; peak memory, MB -->`.
+`<!-- bench NAME -->` to `<!-- end -->`. Columns and rows may be chosen there:
+`<!-- bench NAME: load, s; peak memory, MB | one bundle; another -->`.
 """
 
+import dataclasses
 import re
 import sys
 from pathlib import Path
@@ -31,12 +32,14 @@ def main(*arguments):
 
 def table(place):
     """Return a place with what belongs there: where it was measured, and the figures."""
-    begin, name, columns, end = place.groups()
+    begin, name, choice, end = place.groups()
+    columns, _, rows = (choice or "").partition(" | ")
     found = bench.from_json((ROOT / f"docs/bench/{name}.json").read_text(encoding="utf-8"))
-    shown = markdown_table(
-        bench.to_table(found, [c.strip() for c in (columns or "").split(";") if c])
-    )
-    told = "" if columns else f"{bench.summary(found)}\n\n{bench.versions(found)}\n\n"
+    if rows:
+        chosen = {one.name: one for one in found.contestants}
+        found = dataclasses.replace(found, contestants=tuple(chosen[r] for r in rows.split("; ")))
+    shown = markdown_table(bench.to_table(found, columns.split("; ") if columns else ()))
+    told = "" if choice else f"{bench.summary(found)}\n\n{bench.versions(found)}\n\n"
     return f"{begin}\n{told}{shown}\n\n{end}"
 
 

@@ -28,6 +28,7 @@ from wiola_export.errors import EvaluationError, OptionError
 from wiola_export.evaluate import speed_worker
 from wiola_runtime.manifest import Manifest, QuantizedTensor
 
+ROOT = Path(__file__).parents[2]
 FIGURES = {
     "load_seconds": 0.25,
     "verify_seconds": None,
@@ -428,3 +429,18 @@ def test_a_median_is_of_the_rounds_that_tell():
 
 def vars_of(workload):
     return dataclasses.asdict(workload)
+
+
+def test_what_was_measured_can_be_read_back(bundle, peer):
+    found = run_bench(contestants([bundle], [peer]), WORK, 1, Recording(), timeout=60)
+
+    again = bench.from_json(bench.to_json(found))
+
+    assert again == found
+    assert bench.to_table(again, ["load, s"]).head == ("", "load, s")
+
+
+def test_the_tables_of_the_documents_are_those_of_their_figures():
+    command = [sys.executable, str(ROOT / "tests/bench/write_tables.py"), "--check"]
+
+    assert subprocess.run(command, check=False).returncode == 0
