@@ -30,7 +30,7 @@ def write(key, paint, labels, doubling):
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter(ScalarFormatter())
         paint(axes)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
         axes.set_xlabel(labels[0])
         axes.set_ylabel(labels[1])
 
