@@ -1,11 +1,19 @@
-"""Draw docs/bench/scaling-*.json: python plot_scaling.py, without arguments."""
+"""Draw docs/bench/scaling-*.json and sizes.json: python plot_scaling.py, without arguments."""
 
 import json
 from pathlib import Path
 
 from matplotlib.ticker import ScalarFormatter
 
-from wiola_export.report.pictures.canvas import WIDTH_INCHES, colours, draw, standalone
+from wiola_export import bench
+from wiola_export.report.pictures.canvas import (
+    ACCENT,
+    PAPER,
+    WIDTH_INCHES,
+    colours,
+    draw,
+    standalone,
+)
 
 FOLDER = Path(__file__).parents[2] / "docs/bench"
 HEIGHT_INCHES = 2.6
@@ -21,6 +29,8 @@ def main():
     runs = [json.loads(path.read_text("utf-8")) for path in sorted(FOLDER.glob("scaling-*.json"))]
     for key, x, y, doubling in PLOTS:
         write(key, lambda axes, key=key: lines(axes, runs, key), (x, y), doubling)
+    sizes = bench.from_json((FOLDER / "sizes.json").read_text("utf-8"))
+    write("size", lambda axes: by_size(axes, sizes), ("weights a token, MB", "ms a token"), False)
 
 
 def write(key, paint, labels, doubling):
@@ -45,6 +55,16 @@ def lines(axes, runs, key):
         x, y = zip(*run[key], strict=True)
         axes.plot(x, [value * scale for value in y], "o-", color=colour, label=run["bundle"])
     axes.legend()
+
+
+def by_size(axes, sizes):
+    for one in sizes.contestants:
+        x = one.median("weight_bytes") / 1e6
+        y = 1e3 / one.median("decode_tokens_per_second")
+        axes.plot([x], [y], "o", color=ACCENT, markersize=8, markeredgecolor=PAPER)
+        axes.annotate(one.name, (x, y), (8, -4), textcoords="offset points")
+    axes.margins(x=0.25)
+    axes.set_xlim(left=0)
 
 
 if __name__ == "__main__":
