@@ -108,16 +108,17 @@ def bench(session: nox.Session) -> None:
     session.install(*CONSTRAINTS, *EDITABLE)
     variant, *engines = session.posargs or ("120m",)
     folder = Path("build/bench")
-    bundles = [f"{folder}/{variant}/wiola-{precision}" for precision in ("int4", "int8")]
-    for bundle in bundles:
-        precision = bundle.rpartition("-")[2]
+    bundles = {p: f"{folder}/{variant}/wiola-{p}" for p in ("int4", "int8")}
+    for precision, bundle in bundles.items():
         how = (f"--{precision}", "--calibration", "none", "--no-report", "--force")
         session.run("wiola-export", "--variant", variant, *how, "--out", bundle)
     prepare = ("python", "tests/bench/peers/prepare.py", variant, str(folder), *engines)
     peers = str(session.run(*prepare, silent=True, stderr=None)).splitlines()
     chosen = [argument for peer in peers for argument in ("--peer", peer)]
     with (folder / f"{variant}.json").open("w", encoding="utf-8") as file:
-        session.run("wiola-export", "bench", *bundles, *chosen, "--json", stdout=file, stderr=None)
+        session.run(
+            "wiola-export", "bench", *bundles.values(), *chosen, "--json", stdout=file, stderr=None
+        )
     session.log(f"copy {file.name} to docs/bench, then run tests/bench/write_tables.py")
 
 
