@@ -45,16 +45,16 @@ class FuseContext(ir.passes.InPlacePass):
         few = [c for c in calls(model, "ContextAttention") if summaries(c) <= PAIR]
         for call in few:
             chain = Chain(model.graph)
-            old = [*self._common_product(call), call]
+            product = self._common_product(call)
             if summaries(call) == 1:
                 result = one_summary(chain, call)
-            elif len(old) > 1:
-                result = blend(chain, call, *projected_differences(chain, call, old[0]))
+            elif product:
+                result = blend(chain, call, *projected_differences(chain, call, product[0]))
             else:
                 result = blend(chain, call, *differences(chain, call))
             flat = chain.add("Reshape", [result, chain.ints(0, 0, -1)])
             flat.shape = call.outputs[0].shape
-            chain.replace(old, {call.outputs[0]: flat})
+            chain.replace([*product, call], {call.outputs[0]: flat})
         return ir.passes.PassResult(model, modified=bool(few))
 
     def _common_product(self, call: ir.Node) -> list[ir.Node]:
