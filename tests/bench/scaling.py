@@ -29,7 +29,7 @@ def main(bundle):
             "bundle": model.manifest.name,
             "cpu": this_machine().cpu,
             "threads": default_threads(),
-            "memory_bytes": [[depth, memory(model, depth)] for depth in (0, *depths[1:])],
+            "memory_bytes": [[depth, memory(model, depth)] for depth in depths],
             "prefill_tokens_per_second": [[n, prefill(model, n)] for n in prompts],
             "decode_tokens_per_second": [[depth, decode(model, depth)] for depth in depths],
             "batch_tokens_per_second": [[rows, batch(model, rows)] for rows in BATCHES],

@@ -11,8 +11,8 @@ from statistics import median
 SETTINGS = {
     "as it is": {},
     "small pages": {"arguments": {"huge_pages": False}},
-    "threads sleep at once": {"entries": {"session.intra_op.allow_spinning": "0"}},
-    "threads poll for 200 us": {"entries": {"session.intra_op.spin_duration_us": "200"}},
+    "threads sleep at once": {"arguments": {"allow_spinning": False}},
+    "threads poll for 50 us": {"entries": {"session.intra_op.spin_duration_us": "50"}},
     "threads poll": {"arguments": {"allow_spinning": True}},
     "one thread": {"arguments": {"threads": 1}},
     "memory pattern": {"attributes": {"enable_mem_pattern": True}},
