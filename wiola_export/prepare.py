@@ -146,7 +146,7 @@ def _round_weights(
         done = calibrate(model, windows, options.method, policy, folder, progress)
         policy = dataclasses.replace(policy, rounding=Rounding(round_blocks, done.rounded))
         factors = done.factors
-        if options.target == "cpu" and (warning := lost_too_much(done.losses, options.method)):
+        if options.target != "cuda" and (warning := lost_too_much(done.losses, options.method)):
             progress.warn(warning)
     return Prepared(policy=policy, factors=factors, sensitivity=sensitivity)
 

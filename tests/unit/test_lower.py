@@ -130,7 +130,10 @@ def test_quantized_odd_sizes_stay_close(target, precision):
 
 @every_form
 def test_optimization_levels_agree(target, form):
-    """A fusion of onnxruntime may not change the result."""
+    """A fusion of onnxruntime may not change the result, but for what it rounds.
+
+    From the third level on it multiplies 8-bit activations by the codes of a portable graph.
+    """
     case = oracles.load("gqa3")
     model, _ = oracles.lowered(case, target, form)
     # The kernels that keep 8-bit sums exact without VNNI come with the optimizer's upper levels.
@@ -141,7 +144,8 @@ def test_optimization_levels_agree(target, form):
 
     tolerance = 0.1 if target == "cuda" else 2e-4
     # A rounded activation may fall on the other side of a half when float sums differ a little.
-    tolerance = max(tolerance, 0.0 if form.is_float or target == "portable" else 0.25)
+    if not form.is_float:
+        tolerance = max(tolerance, 0.8 if target == "portable" else 0.25)
     assert all(distance(one, results[0]) < tolerance for one in results)
 
 

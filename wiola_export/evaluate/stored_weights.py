@@ -8,6 +8,7 @@ Axes: N output features, K input features, b blocks of a row.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -23,11 +24,11 @@ from wiola_runtime.manifest import QuantizedTensor
 Role = Literal["codes", "scales", "zero_points", "values"]
 ROLES: Mapping[str, Role] = {
     ".codes": "codes",
-    ".codes.rows": "codes",  # the same bytes in another shape, for a lookup
     ".scales": "scales",
     ".zero_points": "zero_points",
     ".values": "values",
 }
+LOOKED_UP = ".rows"  # the same bytes under another name, for a lookup
 BYTE_BITS = 8
 
 
@@ -50,7 +51,9 @@ class StoredMatrix:
 
     def _blocks(self, start: int, stop: int) -> Rows:
         columns, size = self.spec.shape[1], self.spec.block_size
-        scales = _array(self.parts["scales"])[start:stop].astype(np.float32)
+        scales = _array(self.parts["scales"])
+        scales = scales[:, start:stop].T if self._by_columns else scales[start:stop]
+        scales = scales.astype(np.float32)
         steps = self._integers("codes", start, stop)[:, :columns].astype(np.float32)
         if "zero_points" in self.parts:
             zero_points = self._integers("zero_points", start, stop)[:, : scales.shape[1]]
@@ -60,23 +63,34 @@ class StoredMatrix:
         steps *= np.repeat(scales, size, axis=1)[:, :columns]
         return steps
 
+    @property
+    def _by_columns(self) -> bool:
+        """Whether the parts are (K, N) and (b, N), and not (N, …): K is more than b."""
+        rows, columns = self.spec.shape
+        heights = [self.parts[role].shape.numpy()[0] for role in ("codes", "scales")]
+        return heights == [columns, -(-columns // self.spec.block_size)] != [rows, rows]
+
     def _integers(self, role: Role, start: int, stop: int) -> NDArray[np.uint8]:
         """Unpack rows of unsigned integers, the lowest bits of a byte first.
 
-        In ONNX's own small types rows follow each other without a gap; in bytes every row begins
-        with a new one.
+        Of (K, N) they are the columns, and elements follow each other without a gap; in bytes
+        every row begins with a new one.
         """
         tensor, bits = self.parts[role], self.spec.bits
-        per_byte = BYTE_BITS // bits
-        length = int(np.prod(tensor.shape.numpy()[1:]))
-        if tensor.dtype == ir.DataType.UINT8:
-            length *= per_byte
-        first, last = start * length, stop * length
-        packed = _bytes(tensor)[first // per_byte : -(-last // per_byte)]
-        shifts = np.arange(0, BYTE_BITS, bits, dtype=np.uint8)
-        flat = (packed[:, None] >> shifts & np.uint8((1 << bits) - 1)).reshape(-1)
-        skipped = first % per_byte
-        return flat[skipped : skipped + last - first].reshape(-1, length)
+        if self._by_columns:
+            shape = tensor.shape.numpy()
+            flat = _unpacked(_bytes(tensor), bits)[: math.prod(shape)]
+            return flat.reshape(shape)[:, start:stop].T
+        packed = _bytes(tensor).reshape(self.spec.shape[0], -1)[start:stop]
+        return _unpacked(packed.reshape(-1), bits).reshape(stop - start, -1)
+
+
+def _unpacked(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Return the integers of so many bits that bytes hold."""
+    if bits == BYTE_BITS:
+        return packed
+    shifts = np.arange(0, BYTE_BITS, bits, dtype=np.uint8)
+    return (packed[:, None] >> shifts & np.uint8((1 << bits) - 1)).reshape(-1)
 
 
 def open_matrices(
@@ -88,7 +102,8 @@ def open_matrices(
         EvaluationError: The graph holds no tensors of that name.
     """
     found: dict[str, dict[Role, ir.TensorProtocol]] = {}
-    for name, value in ir.load(graph_file).graph.initializers.items():
+    for full, value in ir.load(graph_file).graph.initializers.items():
+        name = full.removesuffix(LOOKED_UP)
         suffix = next((s for s in ROLES if name.endswith(s)), None)
         if suffix is not None and value.const_value is not None:
             parts = found.setdefault(name.removesuffix(suffix), {})

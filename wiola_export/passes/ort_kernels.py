@@ -20,6 +20,8 @@ from wiola_export.weights import Weight
 
 # Integer arithmetic on activations quantized block by block: the only level with fast kernels.
 ACCURACY_LEVEL = 4
+# Ends the name of a table that lookups read, where a product reads the same bytes.
+ROWS = ".rows"
 
 
 class OrtKernels:
@@ -94,9 +96,9 @@ class OrtKernels:
         )
 
 
-def part(graph: ir.Graph, recipe: Recipe, role: str, name: str) -> ir.Value:
+def part(graph: ir.Graph, recipe: Recipe, role: str, name: str, *, suffix: str = "") -> ir.Value:
     """Return the initializer of one part of a recipe, registering it where it is new."""
-    full = f"{name}.{role}"
+    full = f"{name}.{role}{suffix}"
     if full in graph.initializers:
         return graph.initializers[full]
     return initializer(graph, PartTensor(recipe, role, full), full)
@@ -110,6 +112,6 @@ def block_parts(graph: ir.Graph, recipe: BlockRecipe, name: str) -> list[ir.Valu
 def flat_codes(graph: ir.Graph, recipe: BlockRecipe, name: str) -> ir.Value:
     """Return the codes as (V, bytes of a row): the same bytes as the head's, of another shape."""
     rows, *blocks = recipe.parts()["codes"].shape
-    full = f"{name}.codes.rows"
+    full = f"{name}.codes{ROWS}"
     tensor = PartTensor(recipe, "codes", full, (rows, math.prod(blocks)))
     return initializer(graph, tensor, full)

@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -85,17 +85,17 @@ def block_parts(shape: tuple[int, ...], form: Blocks, layout: Layout) -> dict[st
     """Return the tensors that stand for a matrix (N, K) in blocks, by role."""
     rows, columns = shape
     blocks = -(-columns // form.block_size)
-    scales = Part(FLOAT_TYPES[form.scales], (rows, blocks))
+    floats = FLOAT_TYPES[form.scales]
     if layout == "standard":
         dtype = ir.DataType.UINT4 if form.bits == 4 else ir.DataType.UINT8  # noqa: PLR2004
         return {
-            "codes": Part(dtype, (rows, columns)),
-            "scales": scales,
-            "zero_points": Part(dtype, (rows, blocks)),
+            "codes": Part(dtype, (columns, rows)),
+            "scales": Part(floats, (blocks, rows)),
+            "zero_points": Part(dtype, (blocks, rows)),
         }
     parts = {
         "codes": Part(ir.DataType.UINT8, (rows, blocks, form.block_size * form.bits // 8)),
-        "scales": scales,
+        "scales": Part(floats, (rows, blocks)),
     }
     if not form.symmetric:
         parts["zero_points"] = Part(ir.DataType.UINT8, (rows, -(-blocks * form.bits // 8)))
@@ -108,8 +108,8 @@ class BlockRecipe:
 
     Attributes:
         layout: `kernel` as MatMulNBits reads it: codes (N, b, bytes of a block), padded; zero
-            points packed per row. `standard` as DequantizeLinear does: codes (N, K), zero points
-            (N, b), in ONNX's own 4-bit type.
+            points packed per row. `standard` as the second operand of a MatMul: codes (K, N),
+            scales and zero points (b, N), in ONNX's own 4-bit type.
     """
 
     weight: Weight
@@ -124,38 +124,33 @@ class BlockRecipe:
     def make(self) -> Mapping[str, Array]:
         """Round chunks of rows, several at a time."""
         parts = self.parts()
-        arrays = {
-            role: np.empty(_byte_shape(part), _byte_type(part)) for role, part in parts.items()
+        arrays: dict[str, NDArray[Any]] = {
+            role: np.empty(part.shape, self.form.scales if role == "scales" else np.uint8)
+            for role, part in parts.items()
         }
-        chunks = list(_chunks(self.weight, even=True))
+        chunks = list(_chunks(self.weight))
         # Reading and rounding release the interpreter lock for most of their time.
         with ThreadPoolExecutor(_workers()) as pool:
             for made, (start, stop) in zip(pool.map(self._round, chunks), chunks, strict=True):
                 for role, array in arrays.items():
                     self._put(array, role, made, start, stop)
-        return arrays
+        small = (role for role, part in parts.items() if part.dtype.bitwidth < BYTE_BITS)
+        return arrays | {role: pack_nibbles(arrays[role].reshape(-1)) for role in small}
 
     def _round(self, chunk: tuple[int, int]) -> Codes:
         return self.rounding.rows(self.weight, *chunk, self.form)
 
     def _put(self, array: Array, role: str, made: Codes, start: int, stop: int) -> None:
-        rows, four = stop - start, self.form.bits == 4  # noqa: PLR2004
         if role == "scales":
-            array[start:stop] = made.scales
-            return
-        codes = made.codes if role == "codes" else made.zero_points
-        if self.layout == "kernel":
-            array[start:stop] = pack_nibbles(codes) if four else codes
-            return
-        flat = codes.reshape(rows, -1)
-        if role == "codes":
-            flat = flat[:, : self.weight.shape[1]]
-        if not four:
-            array[start:stop] = flat
-            return
-        begin = start * flat.shape[1] // 2  # chunks start on even rows, so on whole bytes
-        packed = pack_nibbles(flat.reshape(-1))
-        array[begin : begin + len(packed)] = packed
+            found: Array = made.scales
+        else:
+            integers = made.codes if role == "codes" else made.zero_points
+            packs = self.layout == "kernel" and self.form.bits == 4  # noqa: PLR2004
+            found = pack_nibbles(integers) if packs else integers
+        if self.layout == "standard":
+            array[:, start:stop] = found.reshape(stop - start, -1)[:, : len(array)].T
+        else:
+            array[start:stop] = found
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -221,21 +216,11 @@ def stored_bits(recipe: Recipe) -> int:
     return FLOAT_BITS[recipe.dtype] if isinstance(recipe, FloatRecipe) else 8
 
 
-def _chunks(weight: Weight, *, even: bool = False) -> Iterator[tuple[int, int]]:
+def _chunks(weight: Weight) -> Iterator[tuple[int, int]]:
     """Cut the rows of a weight in ranges of about a million weights."""
     rows = weight.shape[0] if weight.shape else 1
     step = max(CHUNK_WEIGHTS // math.prod(weight.shape[1:]), 1)
-    if even:
-        step += step % 2
     return ((start, min(start + step, rows)) for start in range(0, rows, step))
-
-
-def _byte_shape(part: Part) -> tuple[int, ...]:
-    return part.shape if part.dtype.bitwidth >= BYTE_BITS else (part.size_bytes,)
-
-
-def _byte_type(part: Part) -> np.dtype[np.generic]:
-    return part.dtype.numpy() if part.dtype.bitwidth >= BYTE_BITS else np.dtype(np.uint8)
 
 
 def _workers() -> int:
