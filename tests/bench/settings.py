@@ -6,6 +6,7 @@ Each turn is a process of its own; shown are medians with extremes.
 import json
 import subprocess
 import sys
+from contextlib import contextmanager
 from statistics import median
 
 SETTINGS = {
@@ -17,7 +18,10 @@ SETTINGS = {
     "one thread": {"arguments": {"threads": 1}},
     "memory pattern": {"attributes": {"enable_mem_pattern": True}},
     "parallel prepacking": {"entries": {"session.prepack.enable_parallel": "1"}},
+    "beside a busy program": {"busy": True},
+    "beside it, threads sleep at once": {"busy": True, "arguments": {"allow_spinning": False}},
 }
+BUSY = (sys.executable, "-c", "while True: pass")
 FIGURES = ("decode", "prefill", "load", "memory")
 
 
@@ -26,8 +30,9 @@ def main(bundle, rounds="5"):
     for _ in range(int(rounds)):
         for name, setting in SETTINGS.items():
             command = [sys.executable, __file__, bundle, "--", json.dumps(setting)]
-            output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            found[name].append(json.loads(output))
+            with neighbour(setting):
+                done = subprocess.run(command, check=True, capture_output=True, text=True)
+            found[name].append(json.loads(done.stdout))
     for name, turns in found.items():
         values = {figure: [turn[figure] for turn in turns] for figure in FIGURES}
         decode = values["decode"]
@@ -36,6 +41,19 @@ def main(bundle, rounds="5"):
             f"prefill of 512 {median(values['prefill']):.0f} tokens/s, load "
             f"{median(values['load']):.2f} s, peak memory {median(values['memory']) / 1e6:.0f} MB"
         )
+
+
+@contextmanager
+def neighbour(setting):
+    """Keep one processor busy, where a setting says so."""
+    if not setting.get("busy"):
+        yield
+        return
+    with subprocess.Popen(BUSY) as process:
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 def turn(bundle, setting):

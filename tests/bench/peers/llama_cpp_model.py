@@ -1,7 +1,7 @@
 """Write a random Llama as GGUF and quantize it, with llama.cpp's own quantizer.
 
-Usage: python llama_cpp_model.py SHAPE_JSON TYPE OUT.gguf (in an environment with llama-cpp-python
-and gguf); TYPE is Q4_0 or Q8_0.
+Usage: python llama_cpp_model.py SOURCE TYPE OUT.gguf (in an environment with llama-cpp-python and
+gguf); TYPE is F16, Q4_0 or Q8_0, SOURCE a shape as JSON or what TYPE F16 has written.
 """
 
 import json
@@ -16,19 +16,27 @@ import numpy as np
 TYPES = {"Q4_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0, "Q8_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0}
 
 
-def main(shape, kind, out):
+def main(source, kind, out):
+    if kind == "F16":
+        write_half(json.loads(source), out)
+        return 0
+    if not source.startswith("{"):
+        return quantize(source, kind, out)
     with tempfile.TemporaryDirectory() as folder:
-        half = Path(folder) / "f16.gguf"
-        write_half(json.loads(shape), half)
-        options = llama_cpp.llama_model_quantize_default_params()
-        options.ftype = TYPES[kind]
-        options.nthread = 2
-        failed = llama_cpp.llama_model_quantize(str(half).encode(), out.encode(), options)
-    return int(failed)
+        half = str(Path(folder) / "f16.gguf")
+        write_half(json.loads(source), half)
+        return quantize(half, kind, out)
+
+
+def quantize(half, kind, out):
+    options = llama_cpp.llama_model_quantize_default_params()
+    options.ftype = TYPES[kind]
+    options.nthread = 2
+    return int(llama_cpp.llama_model_quantize(half.encode(), out.encode(), options))
 
 
 def write_half(shape, path):
-    writer = gguf.GGUFWriter(str(path), "llama")
+    writer = gguf.GGUFWriter(path, "llama")
     describe(writer, shape)
     rng = np.random.default_rng(0)
     for name, size in tensors(shape):
