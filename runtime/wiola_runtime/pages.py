@@ -4,6 +4,7 @@ With pages of 4 KiB the processor has to look up an address every few thousand w
 """
 
 import ctypes
+from collections.abc import Iterator
 from ctypes import c_size_t, c_void_p
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,17 @@ def private_memory() -> Spans:
     return {(int(first, 16), int(end, 16)) for first, end in (span.split("-") for span in private)}
 
 
+def _taken(before: Spans) -> Iterator[tuple[int, int]]:
+    """Yield what has come since; spans that touch have melted together."""
+    for first, end in private_memory():
+        begin = first
+        for known, known_end in sorted(before):
+            if known < end and begin < known_end:
+                yield begin, known
+                begin = known_end
+        yield begin, end
+
+
 def enlarge_pages(before: Spans) -> int:
     """Ask for huge pages in the memory that was taken since `before` was looked at.
 
@@ -33,9 +45,8 @@ def enlarge_pages(before: Spans) -> int:
     Returns:
         The bytes that are in huge pages now.
     """
-    taken = private_memory() - before if before else set()
     enlarged = 0
-    for first, end in taken:
+    for first, end in _taken(before) if before else ():
         start = -(-first // HUGE) * HUGE
         size = end // HUGE * HUGE - start
         if size >= SMALLEST:

@@ -47,6 +47,28 @@ def test_what_was_there_before_is_left_alone():
     assert pages.enlarge_pages(pages.private_memory()) == 0
 
 
+@needs_huge_pages
+def test_what_melts_with_new_memory_is_left_alone_too():
+    """Linux puts a new mapping beside the last one, and tells of both as one."""
+    there = mmap.mmap(-1, SIZE, flags=mmap.MAP_PRIVATE)
+    there[:: mmap.PAGESIZE] = bytes(SIZE // mmap.PAGESIZE)
+    before = pages.private_memory()
+    taken = mmap.mmap(-1, SIZE, flags=mmap.MAP_PRIVATE)
+    taken[:: mmap.PAGESIZE] = bytes(SIZE // mmap.PAGESIZE)
+
+    assert pages.enlarge_pages(before) <= SIZE
+
+
+def test_the_new_parts_of_a_span_are_what_was_taken(monkeypatch):
+    monkeypatch.setattr(pages, "private_memory", lambda: {(10, 50), (60, 70), (80, 90)})
+
+    taken = pages._taken({(20, 30), (35, 40), (65, 75)})
+
+    assert {(first, end) for first, end in taken if first < end} == {
+        (10, 20), (30, 35), (40, 50), (60, 65), (80, 90),
+    }  # fmt: skip
+
+
 def test_a_system_that_does_not_tell_of_its_memory_is_not_asked(monkeypatch, tmp_path):
     monkeypatch.setattr(pages, "MAPS", tmp_path / "maps")
 
