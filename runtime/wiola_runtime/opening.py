@@ -14,6 +14,7 @@ from wiola_runtime.config import is_count
 from wiola_runtime.errors import BundleError, DeviceError
 from wiola_runtime.manifest import Manifest, Role
 from wiola_runtime.pages import enlarge_pages, private_memory
+from wiola_runtime.saturation import saturates
 from wiola_runtime.state import DTYPES
 
 if TYPE_CHECKING:
@@ -164,9 +165,8 @@ def _native_options(ort: ModuleType, options: GraphOptions) -> "onnxruntime.Sess
     native.add_session_config_entry("session.intra_op.allow_spinning", spins)
     if brief:
         native.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_MICROSECONDS)
-    # Where a processor adds products of 8-bit numbers in 16 bits (AVX2 without VNNI), sums would
-    # saturate silently; the processor's exact kernels are taken there.
-    native.add_session_config_entry("session.x64quantprecision", "1")
+    if saturates(ort):  # the exact kernels take twice the time where the fast ones are exact too
+        native.add_session_config_entry("session.x64quantprecision", "1")
     native.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     # Passes differ in length: blocks that fit the last one are kept beside those of the next.
     native.enable_mem_pattern = False

@@ -33,7 +33,7 @@ class GraphRunner:
 
     def __init__(self, model, capacity=CAPACITY, level=ALL_LEVELS[-1]) -> None:
         options = ort.SessionOptions()
-        options.add_session_config_entry("session.x64quantprecision", "1")  # as the runtime does
+        options.add_session_config_entry("session.x64quantprecision", "1")  # exact everywhere
         options.log_severity_level = 3
         options.graph_optimization_level = level
         source = to_bytes(model) if isinstance(model, ir.Model) else model
@@ -86,7 +86,7 @@ def present_of(past: str) -> str:
 def run_nodes(model: ir.Model, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
     """Run a small graph of any inputs and return its outputs."""
     options = ort.SessionOptions()
-    options.add_session_config_entry("session.x64quantprecision", "1")  # as the runtime does
+    options.add_session_config_entry("session.x64quantprecision", "1")  # exact everywhere
     options.log_severity_level = 3
     session = ort.InferenceSession(to_bytes(model), options, providers=["CPUExecutionProvider"])
     return session.run(None, feed)

@@ -1,4 +1,4 @@
-"""Time OpenVINO GenAI: python openvino_peer.py FOLDER WORKLOAD_JSON."""
+"""Time OpenVINO GenAI: python openvino_peer.py FOLDER [PROPERTY=VALUE ...] WORKLOAD_JSON."""
 
 import json
 import sys
@@ -19,8 +19,9 @@ TYPES = {"i8": 1, "u8": 1, "i4": 0.5, "u4": 0.5, "f16": 2, "f32": 4, "bf16": 2}
 class Engine:
     """The pipeline's own loop; a step hands out what a callback was given meanwhile."""
 
-    def __init__(self, folder, threads):
-        options = {"INFERENCE_NUM_THREADS": threads} if threads else {}
+    def __init__(self, folder, threads, options):
+        if threads:
+            options = {"INFERENCE_NUM_THREADS": threads, **options}
         # A prompt that came before would be answered from memory.
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.enable_prefix_caching = False
@@ -68,10 +69,12 @@ def weight_bytes(path):
     return sum(int(constant.get("size")) for constant in constants)
 
 
-def main(folder, workload):
+def main(folder, *arguments):
+    *properties, workload = arguments
     workload = json.loads(workload)
+    options = dict(text.split("=", 1) for text in properties)
     began = time.perf_counter()
-    engine = Engine(folder, workload["threads"])
+    engine = Engine(folder, workload["threads"], options)
     config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
     figures.measure(
         workload,
