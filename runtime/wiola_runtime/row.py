@@ -20,7 +20,7 @@ from wiola_runtime.state import State, Sums
 
 # Tokens of one call: enough to keep every core in large matrix products, while activations and
 # the logits of a call stay at some ten megabytes.
-CHUNK_TOKENS = 512
+CHUNK_TOKENS = 256
 SUMS_EVERY = 64
 Member = TypeVar("Member", bound=Hashable)
 
