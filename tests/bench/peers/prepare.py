@@ -3,7 +3,8 @@
 Every engine gets an environment of its own in FOLDER, two models of as many matmul parameters as
 the variant, with 4 and 8 bits, and a file for `wiola-export bench --peer` of each, whose paths are
 printed. What is there already is not made again. PEER is llama.cpp, onnxruntime-genai or openvino;
-all of them otherwise. llama.cpp is compiled, which takes a quarter of an hour on two cores.
+all of them otherwise. llama.cpp is compiled, which takes up to a quarter of an hour on two cores;
+GCC 12 compiles its AMX code wrong, `CC=clang CXX=clang++` does not.
 """
 
 import dataclasses
