@@ -45,12 +45,13 @@ DTYPES: dict[ir.DataType | None, DType] = {
 
 def bundle_name(model: Model, options: ExportOptions) -> str:
     """Name a bundle after its source, precision and whatever is not the default."""
-    rounds = options.quantization.rounds_activations
-    scheme = f"-{options.quantization.resolved_scheme}" if rounds else ""
+    quantization = options.quantization
+    scheme = f"-{quantization.resolved_scheme}" if quantization.rounds_activations else ""
+    blocks = f"-block-{quantization.block_size}" if quantization.block_size else ""
     suffix = "" if options.target == "cpu" else f"-{options.target}"
     suffix += "-int8-cache" if options.int8_cache else ""
     name = model.name.removeprefix("wiola-")
-    return f"wiola-{name}-{options.quantization.precision}{scheme}{suffix}"
+    return f"wiola-{name}-{quantization.precision}{scheme}{blocks}{suffix}"
 
 
 def describe(

@@ -47,6 +47,10 @@ def test_the_oldest_onnxruntime_is_that_of_the_kernels(quantization, target, old
         ({"quantization": INT8}, "wiola-demo-int8"),
         ({"quantization": DYNAMIC}, "wiola-demo-int8-dynamic"),
         ({"quantization": INT4, "int8_cache": True}, "wiola-demo-int4-int8-cache"),
+        (
+            {"quantization": Quantization(precision="int4", block_size=128)},
+            "wiola-demo-int4-block-128",
+        ),
         ({"quantization": STATIC, "target": "portable"}, "wiola-demo-int8-static-portable"),
     ],
 )

@@ -128,9 +128,17 @@ def figures_in(output: str) -> Figures:
     if not lines:
         raise EvaluationError("nothing was printed")
     try:
-        return Figures(**json.loads(lines[-1]))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise EvaluationError(str(error)) from error
+        found = json.loads(lines[-1])
+    except (ValueError, RecursionError) as error:
+        raise EvaluationError(f"the last line, {lines[-1]!r:.60}, is no JSON") from error
+    known = {field.name for field in dataclasses.fields(Figures)}
+    if not isinstance(found, dict):
+        raise EvaluationError(f"the last line is {found!r:.60}; expected a JSON object")
+    for problem, names in (("lacks", known - found.keys()), ("has", found.keys() - known)):
+        if names:
+            expected = "" if problem == "lacks" else ", which nothing reads"
+            raise EvaluationError(f"the object {problem} {', '.join(sorted(names))}{expected}")
+    return Figures(**found)
 
 
 def _is_table_of_texts(found: object) -> bool:
