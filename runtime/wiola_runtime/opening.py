@@ -14,7 +14,7 @@ from wiola_runtime.config import is_count
 from wiola_runtime.errors import BundleError, DeviceError
 from wiola_runtime.manifest import Manifest, Role
 from wiola_runtime.pages import enlarge_pages, private_memory
-from wiola_runtime.saturation import saturates
+from wiola_runtime.saturation import check_rewriting, saturates
 from wiola_runtime.state import DTYPES
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def open_session(
         BundleError: ONNX Runtime cannot read the graph.
         DeviceError: The wanted device cannot be had.
     """
+    check_rewriting(ort, manifest)
     provider = devices.choose_provider(options.device, manifest, ort.get_available_providers())
     before = private_memory() if options.huge_pages and provider == devices.CPU_PROVIDER else []
     session = _create(ort, path, provider, options)

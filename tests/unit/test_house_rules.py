@@ -24,7 +24,7 @@ EXAMPLES = sorted(
 )
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 40
-RUNTIME_LINES = 4495  # an evening's reading; nobody needs the chat or the batches to read the rest
+RUNTIME_LINES = 4515  # an evening's reading; nobody needs the chat or the batches to read the rest
 SERVER_LINES = 1950  # the protocol takes half of them
 
 

@@ -1,12 +1,16 @@
 """Products of 8-bit integers must be exact, and take the fast kernels where those are."""
 
+import dataclasses
+import types
+
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from support.graphs import to_bytes
+from support.tiny_bundle import TinyBundle
 
-from wiola_runtime import opening, saturation
+from wiola_runtime import BundleError, opening, saturation
 from wiola_runtime.opening import GraphOptions
 
 EXACT = "session.x64quantprecision"
@@ -72,6 +76,37 @@ def test_the_processor_is_asked_with_extremes(lost, saturates):
         InferenceSession = Session
 
     assert saturation.saturates(Ort) is saturates
+
+
+@pytest.mark.parametrize(
+    ("version", "scheme", "saturates", "refused"),
+    [
+        ("1.24.4", "dynamic", True, False),
+        ("1.25.1", "dynamic", True, True),
+        ("1.29.0", "static", True, True),
+        ("1.30.0", "static", True, False),
+        ("1.26.0", "weight-only", True, False),
+        ("1.26.0", "dynamic", False, False),
+    ],
+)
+def test_an_onnxruntime_that_would_abort_is_refused(
+    monkeypatch, version, scheme, saturates, refused
+):
+    monkeypatch.setattr(saturation, "saturates", lambda _: saturates)
+    plain = TinyBundle().manifest({})
+    manifest = dataclasses.replace(
+        plain, quantization=dataclasses.replace(plain.quantization, scheme=scheme)
+    )
+    ort = types.SimpleNamespace(__version__=version)
+
+    if not refused:
+        saturation.check_rewriting(ort, manifest)
+        return
+    message = (
+        f"^onnxruntime {version} would crash here on bundle .*: pip install 'onnxruntime>=1.30'$"
+    )
+    with pytest.raises(BundleError, match=message):
+        saturation.check_rewriting(ort, manifest)
 
 
 def value(name, kind, axes):
