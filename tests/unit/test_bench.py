@@ -164,7 +164,7 @@ def test_a_table_for_lookups_alone_is_not_read_in_a_step(bundle):
             "import sys; sys.exit('first\\nout of paper')",
             "x could not be run (exit code 1): out of paper",
         ),
-        ("import os; os.kill(os.getpid(), 9)", "x could not be run (exit code -9): no"),
+        ("import os; os.kill(os.getpid(), 9)", "x could not be run (signal 9, Killed): no"),
         ("print('hello')", "x printed no figures (the last line, 'hello', is no JSON)"),
         ("print('{}')", "x printed no figures (the object lacks decode_tokens_per_second, deep_"),
         ("print('[]')", "x printed no figures (the last line is []; expected a JSON object)"),

@@ -7,6 +7,7 @@ where times cannot.
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -168,7 +169,9 @@ def run_once(contestant: Contestant, workload: Workload, timeout: float) -> tupl
         ) from error
     if done.exit_code != 0:
         reason = (done.errors.strip().splitlines() or ["no message"])[-1]
-        raise EvaluationError(f"{name} could not be run (exit code {done.exit_code}): {reason}")
+        code = done.exit_code
+        ended = f"exit code {code}" if code > 0 else f"signal {-code}, {signal.strsignal(-code)}"
+        raise EvaluationError(f"{name} could not be run ({ended}): {reason}")
     try:
         figures = figures_in(done.output)
         figures.require_within(started, time.time())
