@@ -28,9 +28,10 @@ def private_memory() -> Spans:
 
 def _taken(before: Spans) -> Iterator[tuple[int, int]]:
     """Yield what has come since; spans that touch have melted together."""
+    earlier = sorted(before)
     for first, end in private_memory():
         begin = first
-        for known, known_end in sorted(before):
+        for known, known_end in earlier:
             if known < end and begin < known_end:
                 yield begin, known
                 begin = known_end
